@@ -15,6 +15,7 @@ import (
 	commands "github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cluster"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 )
 
@@ -36,10 +37,10 @@ func TestAPersonTakesBackOnlyTheRemediatorsCordon(t *testing.T) {
 		before := p.get(name)
 		after := before.DeepCopy()
 		added := &handoff.Added{Cordon: true, Annotations: map[string]string{policy.CordonReason: "Pitcrew: x"}}
-		record := &quarantine.Record{V: 1, NodeUID: before.UID, Boot: quarantine.Boot{ID: before.Status.NodeInfo.BootID, Seen: now}, Quarantine: quarantine.Quarantine{
-			ID: "q", Phase: quarantine.Quarantined, QuarantinedAt: now, HandOff: added,
-			Causes: []quarantine.Cause{{Condition: "GPUXidError", Rule: "gpu", Repair: conditions.Reboot, Message: clitest.Lost, FirstSeen: now, Due: true, BootID: "b"}},
-			Taint:  &quarantine.Taint{Key: conditions.TaintUnhealthy, Value: "GPUXidError", Effect: corev1.TaintEffectNoSchedule, Rule: "gpu", Repair: conditions.Reboot, Since: now},
+		record := &causes.Record{V: 1, NodeUID: before.UID, Boot: causes.Boot{ID: before.Status.NodeInfo.BootID, Seen: now}, Quarantine: causes.Quarantine{
+			ID: "q", Phase: causes.Quarantined, QuarantinedAt: now, HandOff: added,
+			Causes: []causes.Cause{{Condition: "GPUXidError", Rule: "gpu", Repair: conditions.Reboot, Message: clitest.Lost, FirstSeen: now, Due: true, BootID: "b"}},
+			Taint:  &causes.Taint{Key: conditions.TaintUnhealthy, Value: "GPUXidError", Effect: corev1.TaintEffectNoSchedule, Rule: "gpu", Repair: conditions.Reboot, Since: now},
 		}}
 		after.Annotations[conditions.AnnotationQuarantine] = record.String()
 		after.Annotations[policy.CordonReason] = "Pitcrew: x"

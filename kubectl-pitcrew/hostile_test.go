@@ -33,8 +33,8 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/preflight/report"
 	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
 	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/clitest"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
-	"github.com/pitcrew-dev/pitcrew/remediator/repair"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
@@ -110,25 +110,25 @@ func asJSON(t *testing.T, value any) string {
 
 // hostileRecords are the annotations of Pitcrew.
 func hostileRecords(t *testing.T) map[string]string {
-	q, visits, job := filled[quarantine.Record](), filled[repair.Record](), filled[restart.Record]()
-	q.V, q.NodeUID, q.Phase = 1, "uid", quarantine.Quarantined
+	q, visits, job := filled[causes.Record](), filled[visit.Record](), filled[restart.Record]()
+	q.V, q.NodeUID, q.Phase = 1, "uid", causes.Quarantined
 	q.HandOff, q.Isolation = nil, nil
 	q.Taint.Key, q.Taint.Value, q.Taint.Effect = conditions.TaintUnhealthy, "GPUXidError", corev1.TaintEffectNoSchedule
 	q.Causes[0].Condition, q.Causes[0].Due, q.ManualReleaseOnly = conditions.GPUXidError, true, false
 	q.Last = nil
 	q.ID = "q1"
 	visits.V, visits.NodeUID = 1, "uid"
-	visits.Current.ID, visits.Current.Kind, visits.Current.Phase = "v1", repair.Repair, repair.Emptying
+	visits.Current.ID, visits.Current.Kind, visits.Current.Phase = "v1", visit.Repair, visit.Emptying
 	visits.Current.Then, visits.Current.Group, visits.Last = "", nil, nil
 	visits.Current.Quarantine, visits.Advice.Quarantine, visits.Request.Quarantine = q.ID, q.ID, q.ID
 	job.V, job.JobUID = 1, "uid"
 	job.Current.ID, job.Current.Phase = "abcd2345", restart.Stopping
 	job.Current.Quarantines[0].Taint.Effect = corev1.TaintEffectNoSchedule
-	if _, err := quarantine.ParseRecord(asJSON(t, q)); err != nil {
+	if _, err := causes.ParseRecord(asJSON(t, q)); err != nil {
 		t.Fatalf("the record of the quarantine shows nothing: %v", err)
 	}
 	n := corev1.Node{ObjectMeta: metav1.ObjectMeta{UID: "uid", Annotations: map[string]string{conditions.AnnotationRepair: asJSON(t, visits)}}}
-	if _, err := repair.RecordOf(&n); err != nil {
+	if _, err := visit.RecordOf(&n); err != nil {
 		t.Fatalf("the record of the visits shows nothing: %v", err)
 	}
 	if _, err := restart.ReadRecord(&metav1.ObjectMeta{UID: "uid", Annotations: map[string]string{conditions.AnnotationRestart: asJSON(t, job)}}); err != nil {

@@ -21,7 +21,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
 	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/clitest"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 )
 
 func TestMain(m *testing.M) { clustertest.Main(m, cluster.Options{}) }
@@ -75,14 +75,14 @@ spec:
 	p.taints(faulty, "example.com/theirs:NoSchedule pitcrew.dev/unhealthy=GPUXidError:NoSchedule")
 	p.does("release", faulty, "--reason", "needed\nfor\x1b[31m a demo")
 	p.taints(faulty, "example.com/theirs:NoSchedule")
-	p.wrote(client.ObjectKey{Name: faulty}, quarantine.ReleaseByHand, "released manually by person: needed for [31m a demo")
+	p.wrote(client.ObjectKey{Name: faulty}, causes.ReleaseByHand, "released manually by person: needed for [31m a demo")
 	p.says("describe "+faulty, "a user released the node (person: needed for [31m a demo) ")
 	p.says("status", "released by a person")
 
 	p.does("quarantine", other, "--reason", "smells of smoke")
 	p.taints(other, "example.com/theirs:NoSchedule pitcrew.dev/unhealthy=ByHand:NoSchedule")
 	p.says("status", "smells of smoke")
-	p.wrote(client.ObjectKey{Name: other}, quarantine.NodeQuarantined, "quarantined manually by person: smells of smoke")
+	p.wrote(client.ObjectKey{Name: other}, causes.NodeQuarantined, "quarantined manually by person: smells of smoke")
 	p.says("describe "+other, "first seen ")
 	p.says("describe "+other, "; by person; ")
 	p.fails("quarantine -y "+other, "quarantined manually already")

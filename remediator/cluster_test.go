@@ -20,6 +20,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 )
 
 func TestMain(m *testing.M) { clustertest.Main(m, cluster.Options{JobSet: true, HandOff: true}) }
@@ -149,7 +150,7 @@ func (tm team) until(what string, check func() error) {
 }
 
 // becomes waits until the node is in a phase, and returns it.
-func (tm team) becomes(name string, phase quarantine.Phase) (n *corev1.Node, r *quarantine.Record) {
+func (tm team) becomes(name string, phase causes.Phase) (n *corev1.Node, r *causes.Record) {
 	tm.Helper()
 	tm.until(fmt.Sprintf("node %s becomes %s", name, phase), func() error {
 		n = tm.get(name)
@@ -158,7 +159,7 @@ func (tm team) becomes(name string, phase quarantine.Phase) (n *corev1.Node, r *
 			return fmt.Errorf("no record; conditions %+v", n.Status.Conditions)
 		}
 		var err error
-		if r, err = quarantine.ParseRecord(text); err != nil {
+		if r, err = causes.ParseRecord(text); err != nil {
 			return err
 		}
 		if r.Phase != phase {

@@ -27,6 +27,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/nodes"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
@@ -59,12 +60,12 @@ func (tm team) states(name string) func() []string {
 			if !ok || e.Type == watch.Deleted {
 				tm.Fatalf("%s %v", e.Type, e.Object)
 			}
-			r, err := quarantine.RecordOf(n)
+			r, err := causes.RecordOf(n)
 			if err != nil {
 				tm.Fatal(err)
 			}
 			state := "in service"
-			if r != nil && r.Phase == quarantine.Quarantined {
+			if r != nil && r.Phase == causes.Quarantined {
 				state = "quarantined"
 			}
 			if strings.Contains(taints(n), ourTaint) {
@@ -95,13 +96,13 @@ func TestTheCordonComesAndGoesWithTheQuarantine(t *testing.T) {
 	seen := tm.states(name)
 	tm.start(tm.policy(1, "clearAfter: 1s", cordons), alone)
 	tm.report(name, "True", ecc)
-	n, r := tm.becomes(name, quarantine.Quarantined)
+	n, r := tm.becomes(name, causes.Quarantined)
 	if !r.HandOff.Cordon {
 		t.Errorf("the record has %+v", r.HandOff)
 	}
 	tm.waitForEvent(n.UID, "tainted "+ourTaint+" and cordoned")
 	tm.report(name, "False", "fine")
-	tm.becomes(name, quarantine.Released)
+	tm.becomes(name, causes.Released)
 	want := []string{"in service", "quarantined, tainted, cordoned: " + reasonOfOurs, "in service"}
 	if diff := cmp.Diff(want, seen()); diff != "" {
 		t.Error(diff)
@@ -126,7 +127,7 @@ func TestCordonsOfPeopleOutliveAQuarantine(t *testing.T) {
 		tm.report(name, "True", ecc)
 	}
 	for _, name := range tm.nodes {
-		if n, r := tm.becomes(name, quarantine.Quarantined); !n.Spec.Unschedulable || r.HandOff.Cordon == (name == before) {
+		if n, r := tm.becomes(name, causes.Quarantined); !n.Spec.Unschedulable || r.HandOff.Cordon == (name == before) {
 			t.Errorf("%s: cordoned %v, the record has %+v", name, n.Spec.Unschedulable, r.HandOff)
 		}
 	}
@@ -139,7 +140,7 @@ func TestCordonsOfPeopleOutliveAQuarantine(t *testing.T) {
 	tm.start(path, alone)
 	for _, name := range []string{undone, away, again} {
 		tm.until("the record of "+name+" says that the cordon is not ours", func() error {
-			n, r := tm.becomes(name, quarantine.Quarantined)
+			n, r := tm.becomes(name, causes.Quarantined)
 			if !r.Uncordoned || r.HandOff.Cordon || n.Annotations[policy.CordonReason] != "" || !strings.Contains(taints(n), ourTaint) {
 				return fmt.Errorf("record %s, annotations %v", r, n.Annotations)
 			}
@@ -151,7 +152,7 @@ func TestCordonsOfPeopleOutliveAQuarantine(t *testing.T) {
 			t.Errorf("during the quarantine %s is cordoned: %v", name, got)
 		}
 		tm.report(name, "False", "fine")
-		if n, _ := tm.becomes(name, quarantine.Released); n.Spec.Unschedulable != want {
+		if n, _ := tm.becomes(name, causes.Released); n.Spec.Unschedulable != want {
 			t.Errorf("after the release %s is cordoned: %v", name, n.Spec.Unschedulable)
 		}
 	}
@@ -164,7 +165,7 @@ func TestACordonOfAnEarlierPolicyIsTakenBack(t *testing.T) {
 	path := tm.policy(2, "clearAfter: 1s", cordons)
 	first := tm.start(path, alone)
 	tm.report(ours, "True", ecc)
-	tm.becomes(ours, quarantine.Quarantined)
+	tm.becomes(ours, causes.Quarantined)
 	tm.until("what the policy puts on nodes is stored", func() error {
 		known := &corev1.ConfigMap{}
 		if err := tm.Client.Get(t.Context(), client.ObjectKey{Namespace: "pitcrew", Name: conditions.KnownConfigMap}, known); err != nil || !strings.Contains(fmt.Sprint(known.Data), "cordon") {
@@ -176,14 +177,14 @@ func TestACordonOfAnEarlierPolicyIsTakenBack(t *testing.T) {
 	tm.rewrite(path, cordons, "priority: 0")
 	tm.start(path, alone)
 	tm.report(theirs, "True", ecc)
-	if n, _ := tm.becomes(theirs, quarantine.Quarantined); n.Spec.Unschedulable {
+	if n, _ := tm.becomes(theirs, causes.Quarantined); n.Spec.Unschedulable {
 		t.Error("a policy without a cordon cordons")
 	}
 	if !tm.get(ours).Spec.Unschedulable {
 		t.Error("the change of the policy alone takes the cordon back")
 	}
 	tm.report(ours, "False", "fine")
-	if n, _ := tm.becomes(ours, quarantine.Released); n.Spec.Unschedulable {
+	if n, _ := tm.becomes(ours, causes.Released); n.Spec.Unschedulable {
 		t.Error("the node is still cordoned")
 	}
 }
@@ -322,10 +323,10 @@ func TestTheConditionForSoperatorFollowsTheQuarantine(t *testing.T) {
 		})
 	}
 	tm.reportAs(avoided, conditions.SlowNode, "True", "Inspect node: slow")
-	tm.becomes(avoided, quarantine.Quarantined)
+	tm.becomes(avoided, causes.Quarantined)
 	for _, name := range []string{ours, theirs} {
 		tm.report(name, "True", ecc)
-		tm.becomes(name, quarantine.Quarantined)
+		tm.becomes(name, causes.Quarantined)
 	}
 	shows(ours, "True QuarantinedByPitcrew")
 	for name, want := range map[string]string{theirs: suspected, avoided: ""} {
@@ -339,7 +340,7 @@ func TestTheConditionForSoperatorFollowsTheQuarantine(t *testing.T) {
 	shows(ours, "True QuarantinedByPitcrew")
 	for _, name := range []string{ours, theirs} {
 		tm.report(name, "False", "fine")
-		tm.becomes(name, quarantine.Released)
+		tm.becomes(name, causes.Released)
 	}
 	shows(ours, "False ReleasedByPitcrew")
 	if got := suspicion(tm.get(theirs)); got != suspected {

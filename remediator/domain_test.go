@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 )
 
 // One link breaks, 18 nodes report it and have lost the label of their fabric: with a budget of one node and the guard against common
@@ -41,7 +41,7 @@ func TestOneBrokenLinkOfARack(t *testing.T) {
 		tm.report(name, "True", message)
 	}
 	for i, name := range tm.nodes {
-		n, r := tm.becomes(name, quarantine.Quarantined)
+		n, r := tm.becomes(name, causes.Quarantined)
 		want := "Inspect " + tm.nodes[origin]
 		if i == origin {
 			want = "ResetGPU "

@@ -23,6 +23,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 )
 
 func TestKonduktorsTaintIsSetAndRemoved(t *testing.T) {
@@ -30,12 +31,12 @@ func TestKonduktorsTaintIsSetAndRemoved(t *testing.T) {
 	name := tm.nodes[0]
 	tm.start(tm.policy(1, "clearAfter: 1s", `taint: {key: trainy.konduktor.ai/faulty, value: "true"}`), alone)
 	tm.report(name, "True", ecc)
-	n, _ := tm.becomes(name, quarantine.Quarantined)
+	n, _ := tm.becomes(name, causes.Quarantined)
 	if got := taints(n); got != "trainy.konduktor.ai/faulty=true:NoSchedule" {
 		t.Errorf("taints %q", got)
 	}
 	tm.report(name, "False", "")
-	if n, _ = tm.becomes(name, quarantine.Released); taints(n) != "" {
+	if n, _ = tm.becomes(name, causes.Released); taints(n) != "" {
 		t.Errorf("after the release taints are %q", taints(n))
 	}
 }
@@ -75,7 +76,7 @@ func TestTheHandOffIsWrittenWithTheTaintAndRemoved(t *testing.T) {
 
 	tm.patch(name, `{"metadata":{"labels":{"example.com/kept":"yours"}}}`)
 	tm.report(name, "False", "")
-	n, _ := tm.becomes(name, quarantine.Released)
+	n, _ := tm.becomes(name, causes.Released)
 	want := maps.Clone(before.Annotations)
 	want[conditions.AnnotationQuarantine] = n.Annotations[conditions.AnnotationQuarantine]
 	if !maps.Equal(n.Annotations, want) || taints(n) != "" || n.Labels["example.com/repair"] != "" || n.Labels["example.com/kept"] != "yours" {
@@ -189,7 +190,7 @@ func TestAWebhookThatIsDownDelaysNoTaintAndIsNotifiedAfterACrash(t *testing.T) {
 	server.hook(tm, policy)
 	killed := tm.start(policy, alone)
 	tm.report(name, "True", ecc)
-	_, r := tm.becomes(name, quarantine.Quarantined)
+	_, r := tm.becomes(name, causes.Quarantined)
 	tm.until("the webhook was tried", func() error {
 		if server.calls.Load() == 0 {
 			return errStill
@@ -197,7 +198,7 @@ func TestAWebhookThatIsDownDelaysNoTaintAndIsNotifiedAfterACrash(t *testing.T) {
 		return nil
 	})
 	tm.report(tm.nodes[1], "True", ecc)
-	tm.becomes(tm.nodes[1], quarantine.Quarantined)
+	tm.becomes(tm.nodes[1], causes.Quarantined)
 	killed.Kill()
 	if len(server.got) > 0 {
 		t.Fatal("a server that is down got something")
@@ -209,7 +210,7 @@ func TestAWebhookThatIsDownDelaysNoTaintAndIsNotifiedAfterACrash(t *testing.T) {
 	for len(ids) < 2 { // what could not be noted as delivered is delivered again, under its id
 		d := server.next(t)
 		ids[d.id] = true
-		if d.Type != quarantine.NodeQuarantined || d.Data.Repair != "ResetGPU" || d.Data.Message != ecc {
+		if d.Type != causes.NodeQuarantined || d.Data.Repair != "ResetGPU" || d.Data.Message != ecc {
 			t.Errorf("delivered %+v", d)
 		}
 		if d.Data.Node == name && (d.Data.Quarantine != r.ID || d.id != r.Notices[0].ID) {
@@ -217,7 +218,7 @@ func TestAWebhookThatIsDownDelaysNoTaintAndIsNotifiedAfterACrash(t *testing.T) {
 		}
 	}
 	tm.until("no notice is left", func() error {
-		if _, r := tm.becomes(name, quarantine.Quarantined); len(r.Notices) > 0 {
+		if _, r := tm.becomes(name, causes.Quarantined); len(r.Notices) > 0 {
 			return errStill
 		}
 		return nil
@@ -234,7 +235,7 @@ func TestAWebhookThatIsDownDelaysNoTaintAndIsNotifiedAfterACrash(t *testing.T) {
 	for ids[d.id] {
 		d = server.next(t)
 	}
-	if d.Type != quarantine.ReleaseByHand || d.Data.Node != name {
+	if d.Type != causes.ReleaseByHand || d.Data.Node != name {
 		t.Errorf("delivered %+v", d)
 	}
 	if log := running.Log() + killed.Log(); strings.Contains(log, server.URL) || strings.Contains(log, "MfKQ9r8GKYq") {
@@ -259,7 +260,7 @@ func TestEvidenceOutlivesACrashABootAndTheNode(t *testing.T) {
 	policy := tm.policy(1, "clearAfter: 1s")
 	first := tm.start(policy, alone)
 	tm.report(name, "True", lost)
-	tm.becomes(name, quarantine.Quarantined)
+	tm.becomes(name, causes.Quarantined)
 	tm.until("the evidence is stored", func() error {
 		if len(tm.evidence(name)) == 0 {
 			return errStill

@@ -29,7 +29,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/devices"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 )
 
 // publish publishes eight GPUs of a node as the driver of a vendor does. first is the place on the bus of gpu-0; a boot may move it.
@@ -258,7 +258,7 @@ func TestOneGPUIsIsolatedAndOnlyItsJobIsRestarted(t *testing.T) {
 	if now, _ := tm.holders(); now[free] != victim {
 		t.Errorf("devices are held by %v", now)
 	}
-	n, r := tm.becomes(node, quarantine.Quarantined)
+	n, r := tm.becomes(node, causes.Quarantined)
 	if !r.IsIsolated() || taints(n) != "" || n.Labels[conditions.LabelStatus] != conditions.StatusIsolated {
 		t.Errorf("taints %q, labels %v, record %s", taints(n), n.Labels, r)
 	}
@@ -272,7 +272,7 @@ func TestOneGPUIsIsolatedAndOnlyItsJobIsRestarted(t *testing.T) {
 
 	tm.report(node, "False", "")
 	tm.hasRules("")
-	tm.becomes(node, quarantine.Released)
+	tm.becomes(node, causes.Released)
 	tm.waitForEvent(n.UID, "DeviceReleased")
 }
 
@@ -436,7 +436,7 @@ func TestObservedIsolationChangesNothing(t *testing.T) {
 	tm.start(tm.policy(1, "isolate: device", "mode: observe", "restartJobs: true"), alone)
 	tm.report(node, "True", ecc)
 	tm.waitForEvent(tm.get(node).UID, "would isolate gpu")
-	if r, err := quarantine.RecordOf(tm.get(node)); err != nil || r == nil || r.Isolation != nil {
+	if r, err := causes.RecordOf(tm.get(node)); err != nil || r == nil || r.Isolation != nil {
 		t.Errorf("record %s, %v", r, err)
 	}
 	if got := tm.rules(); got != "" {
@@ -495,11 +495,11 @@ func TestDevicesOnKubernetes136(t *testing.T) {
 				}
 				return nil
 			})
-			if n, r := tm.becomes(node.Name, quarantine.Quarantined); r.IsIsolated() == test.tainted {
+			if n, r := tm.becomes(node.Name, causes.Quarantined); r.IsIsolated() == test.tainted {
 				t.Errorf("labels %v, record %s", n.Labels, r)
 			}
 			tm.report(node.Name, "False", "")
-			tm.becomes(node.Name, quarantine.Released)
+			tm.becomes(node.Name, causes.Released)
 		})
 	}
 }

@@ -12,7 +12,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 )
 
 // rewrite changes a policy file as a whole, as a mounted ConfigMap changes.
@@ -39,7 +39,7 @@ func TestARuleObservesUntilItIsSwitchedOnInTheRunningRemediator(t *testing.T) {
 	address := clustertest.FreeAddress(t)
 	tm.start(policy, alone, "-metrics-bind-address", address)
 	tm.report(name, "True", ecc)
-	n, r := tm.becomes(name, quarantine.Suspect)
+	n, r := tm.becomes(name, causes.Suspect)
 	tm.waitForEvent(n.UID, "WouldQuarantine: GPUXidError needs a GPU reset (rule gpu: "+ecc+"); observe mode: would taint "+ourTaint+" and restart its jobs")
 	if taints(n) != "" {
 		t.Errorf("taints %q", taints(n))
@@ -60,7 +60,7 @@ func TestARuleObservesUntilItIsSwitchedOnInTheRunningRemediator(t *testing.T) {
 	}
 
 	tm.rewrite(policy, "mode: enforced", "mode: enforce")
-	_, now := tm.becomes(name, quarantine.Quarantined)
+	_, now := tm.becomes(name, causes.Quarantined)
 	if now.ID != r.ID || !now.Causes[0].FirstSeen.Equal(r.Causes[0].FirstSeen) {
 		t.Errorf("switched on, it began again: %s, before %s", now, r)
 	}
@@ -73,9 +73,9 @@ func TestTheBreakerOutlivesTheRemediatorAndAUserClosesIt(t *testing.T) {
 	tm.rewrite(policy, "  rules:", "  breaker: {maxNodes: 1, window: 1h, coolDown: 1h, pace: 1h}\n  rules:")
 	first := tm.start(policy, alone)
 	tm.report(tm.nodes[0], "True", lost)
-	tm.becomes(tm.nodes[0], quarantine.Quarantined)
+	tm.becomes(tm.nodes[0], causes.Quarantined)
 	tm.report(tm.nodes[1], "True", lost)
-	n, _ := tm.becomes(tm.nodes[1], quarantine.Suspect)
+	n, _ := tm.becomes(tm.nodes[1], causes.Suspect)
 	tm.waitForEvent(n.UID, "1 quarantines began within 1h0m0s: the breaker opens")
 	tm.until("the breaker is stored", func() error {
 		if err := tm.Client.Get(t.Context(), client.ObjectKeyFromObject(stored), stored); err != nil {
@@ -90,7 +90,7 @@ func TestTheBreakerOutlivesTheRemediatorAndAUserClosesIt(t *testing.T) {
 	address := clustertest.FreeAddress(t)
 	tm.start(policy, alone, "-metrics-bind-address", address)
 	tm.report(tm.nodes[2], "True", lost)
-	n, _ = tm.becomes(tm.nodes[2], quarantine.Suspect)
+	n, _ = tm.becomes(tm.nodes[2], causes.Suspect)
 	tm.waitForEvent(n.UID, "but the breaker is open")
 	tm.until("the metric of the new remediator shows an open breaker", func() error { return tm.shows(address, "pitcrew_breaker_open 1") })
 	// A user closes it and raises the limit in the policy.
@@ -98,8 +98,8 @@ func TestTheBreakerOutlivesTheRemediatorAndAUserClosesIt(t *testing.T) {
 	if err := tm.Client.Delete(t.Context(), stored); err != nil {
 		t.Fatal(err)
 	}
-	tm.becomes(tm.nodes[1], quarantine.Quarantined)
-	tm.becomes(tm.nodes[2], quarantine.Quarantined)
+	tm.becomes(tm.nodes[1], causes.Quarantined)
+	tm.becomes(tm.nodes[2], causes.Quarantined)
 }
 
 // When a leader loses its lease in the middle of a write, two leaders act for a moment. Each write is valid for one version of the
@@ -113,7 +113,7 @@ func TestTwoLeadersAtOnceQuarantineEachNodeOnce(t *testing.T) {
 		tm.report(name, "True", ecc)
 	}
 	for _, name := range tm.nodes {
-		n, _ := tm.becomes(name, quarantine.Quarantined)
+		n, _ := tm.becomes(name, causes.Quarantined)
 		if got := taints(n); got != ourTaint {
 			t.Errorf("node %s: taints %q", name, got)
 		}
@@ -123,7 +123,7 @@ func TestTwoLeadersAtOnceQuarantineEachNodeOnce(t *testing.T) {
 		tm.report(name, "False", "fine")
 	}
 	for _, name := range tm.nodes {
-		n, r := tm.becomes(name, quarantine.Released)
+		n, r := tm.becomes(name, causes.Released)
 		if len(r.Last) != 0 || taints(n) != "" {
 			t.Errorf("node %s: %s, taints %q", name, r, taints(n))
 		}
@@ -148,7 +148,7 @@ func TestARemediatorThatIsKilledRepeatedlyReachesTheSameState(t *testing.T) {
 		}
 	}
 	for _, name := range tm.nodes {
-		n, r := tm.becomes(name, quarantine.Quarantined)
+		n, r := tm.becomes(name, causes.Quarantined)
 		if taints(n) != ourTaint || len(r.Last) != 0 || n.Labels[conditions.LabelStatus] != "quarantined" {
 			t.Errorf("node %s: taints %q, labels %v, %s", name, taints(n), n.Labels, r)
 		}

@@ -15,7 +15,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
@@ -52,7 +52,7 @@ func TestAJobThatComesBackWhileTheTaintIsGoneIsNotRestartedAgain(t *testing.T) {
 	policy := tm.policy(1, "restartJobs: true")
 	leader := tm.start(policy, alone)
 	tm.report(bad, "True", lost)
-	_, r := tm.becomes(bad, quarantine.Quarantined)
+	_, r := tm.becomes(bad, causes.Quarantined)
 	restarts := func() (rec restart.Record) {
 		job := &appsv1.Deployment{}
 		if err := tm.Client.Get(t.Context(), client.ObjectKey{Namespace: tm.pool, Name: "train"}, job); err != nil {
@@ -84,7 +84,7 @@ func TestAJobThatComesBackWhileTheTaintIsGoneIsNotRestartedAgain(t *testing.T) {
 	tm.start(policy, alone)
 	tm.until("the node is tainted anew in the same quarantine", func() error {
 		n := tm.get(bad)
-		if after, err := quarantine.RecordOf(n); err != nil || taints(n) != ourTaint || after.ID != r.ID {
+		if after, err := causes.RecordOf(n); err != nil || taints(n) != ourTaint || after.ID != r.ID {
 			return fmt.Errorf("taints %s, record %+v, %w", taints(n), after, err)
 		}
 		return nil

@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 )
 
 // reject makes a pod with a GPU that is sent to a node, by the scheduler or, pinned, by its author, and that the node's kubelet rejects.
@@ -83,7 +83,7 @@ spec:
 		}
 		return errors.New("not yet")
 	})
-	_, r := tm.becomes(node, quarantine.Quarantined)
+	_, r := tm.becomes(node, causes.Quarantined)
 	if got := r.Decisive().Condition; got != "GPUPodsRejected" {
 		t.Errorf("quarantined by %s", got)
 	}

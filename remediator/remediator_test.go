@@ -25,7 +25,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
 	"github.com/pitcrew-dev/pitcrew/e2e/components"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 )
 
 func TestAFaultQuarantinesAndHealthReleases(t *testing.T) {
@@ -40,7 +40,7 @@ func TestAFaultQuarantinesAndHealthReleases(t *testing.T) {
 	before := tm.get(name)
 
 	tm.report(name, "True", lost)
-	n, r := tm.becomes(name, quarantine.Quarantined)
+	n, r := tm.becomes(name, causes.Quarantined)
 	if got, want := taints(n), taints(before)+" "+ourTaint; got != want {
 		t.Errorf("taints %q, want %q", got, want)
 	}
@@ -58,21 +58,21 @@ func TestAFaultQuarantinesAndHealthReleases(t *testing.T) {
 
 	tm.report(name, "False", "")
 	tm.until("the clock of the release runs", func() error {
-		if _, r := tm.becomes(name, quarantine.Quarantined); r.Causes[0].HealthySince.IsZero() {
+		if _, r := tm.becomes(name, causes.Quarantined); r.Causes[0].HealthySince.IsZero() {
 			return errStill
 		}
 		return nil
 	})
 	tm.patchStatus(name, `{"status":{"nodeInfo":{"bootID":"another boot"}}}`)
 	tm.until("the new boot is seen", func() error {
-		if _, r := tm.becomes(name, quarantine.Quarantined); r.Boot.ID != "another boot" {
+		if _, r := tm.becomes(name, causes.Quarantined); r.Boot.ID != "another boot" {
 			return errStill
 		}
 		return nil
 	})
 	tm.report(name, "False", "no fault in this boot")
 	tm.rewrite(policy, clearAfter, "clearAfter: 2s")
-	n, r = tm.becomes(name, quarantine.Released)
+	n, r = tm.becomes(name, causes.Released)
 	if got, want := taints(n), taints(before); got != want {
 		t.Errorf("after the release taints are %q, want %q", got, want)
 	}
@@ -97,7 +97,7 @@ func TestATaintThatKubectlRemovesIsRestoredOnceAndThenTheUserWins(t *testing.T) 
 	const stale = `{"spec":{"taints":[{"key":"example.com/new","effect":"NoSchedule"}]}}`
 
 	tm.report(name, "True", ecc)
-	tm.becomes(name, quarantine.Quarantined)
+	tm.becomes(name, causes.Quarantined)
 	tm.patch(name, stale)
 	var n *corev1.Node
 	tm.until("the taint is back", func() error {
@@ -114,8 +114,8 @@ func TestATaintThatKubectlRemovesIsRestoredOnceAndThenTheUserWins(t *testing.T) 
 	if _, err := tm.Kubectl(t.Context(), "taint", "node", name, "pitcrew.dev/unhealthy-"); err != nil {
 		t.Fatal(err)
 	}
-	n, r := tm.becomes(name, quarantine.Released)
-	if r.ReleasedBy != quarantine.ByPerson || taints(n) != "example.com/new:NoSchedule" {
+	n, r := tm.becomes(name, causes.Released)
+	if r.ReleasedBy != causes.ByPerson || taints(n) != "example.com/new:NoSchedule" {
 		t.Errorf("released by %s, taints %q", r.ReleasedBy, taints(n))
 	}
 	tm.waitForEvent(n.UID, "ReleaseByHand")
@@ -124,7 +124,7 @@ func TestATaintThatKubectlRemovesIsRestoredOnceAndThenTheUserWins(t *testing.T) 
 	tm.report(name, "True", ecc+" (2 times)")
 	tm.report(name, "False", "")
 	tm.until("the manual release is no longer active", func() error {
-		if _, r := tm.becomes(name, quarantine.Released); r.ManualReleaseActive {
+		if _, r := tm.becomes(name, causes.Released); r.ManualReleaseActive {
 			return errStill
 		}
 		return nil
@@ -133,7 +133,7 @@ func TestATaintThatKubectlRemovesIsRestoredOnceAndThenTheUserWins(t *testing.T) 
 		t.Errorf("quarantined %d times while the manual release was active", n)
 	}
 	tm.report(name, "True", ecc)
-	tm.becomes(name, quarantine.Quarantined)
+	tm.becomes(name, causes.Quarantined)
 }
 
 func TestATaintThatAWriterWithAnOldCopyBringsBackIsRemoved(t *testing.T) {
@@ -141,9 +141,9 @@ func TestATaintThatAWriterWithAnOldCopyBringsBackIsRemoved(t *testing.T) {
 	name := tm.nodes[0]
 	tm.start(tm.policy(1, "clearAfter: 1s"), alone)
 	tm.report(name, "True", ecc)
-	tm.becomes(name, quarantine.Quarantined)
+	tm.becomes(name, causes.Quarantined)
 	tm.report(name, "False", "")
-	n, before := tm.becomes(name, quarantine.Released)
+	n, before := tm.becomes(name, causes.Released)
 	tm.waitForEvent(n.UID, "NodeReleased: GPUXidError has cleared")
 
 	tm.patch(name, `{"spec":{"taints":[{"key":"example.com/new","effect":"NoSchedule"},{"key":"pitcrew.dev/unhealthy","value":"GPUXidError","effect":"NoSchedule"}]}}`)
@@ -154,7 +154,7 @@ func TestATaintThatAWriterWithAnOldCopyBringsBackIsRemoved(t *testing.T) {
 		return nil
 	})
 	tm.waitForEvent(n.UID, "NodeReleased: taint "+ourTaint+" was on the node without a quarantine and was removed")
-	if _, r := tm.becomes(name, quarantine.Released); r.String() != before.String() {
+	if _, r := tm.becomes(name, causes.Released); r.String() != before.String() {
 		t.Errorf("the record became %s, and was %s", r, before)
 	}
 }
@@ -183,11 +183,11 @@ func TestWritersOfTheSameNodeLoseNothing(t *testing.T) {
 		failed <- nil
 	}()
 	tm.report(name, "True", ecc)
-	tm.becomes(name, quarantine.Quarantined)
+	tm.becomes(name, causes.Quarantined)
 	if err := <-failed; err != nil {
 		t.Fatal(err)
 	}
-	n, r := tm.becomes(name, quarantine.Quarantined)
+	n, r := tm.becomes(name, causes.Quarantined)
 	if got := strings.Count(taints(n), "example.com/t"); got != writes {
 		t.Errorf("%d of %d foreign taints are left", got, writes)
 	}
@@ -202,15 +202,15 @@ func TestANodeDeletedWhileTaintedStartsOverAndKeepsItsPlaceForAWhile(t *testing.
 	policy := tm.policy(1, "clearAfter: 1s")
 	tm.start(policy, alone)
 	tm.report(first, "True", lost)
-	n, r := tm.becomes(first, quarantine.Quarantined)
+	n, r := tm.becomes(first, causes.Quarantined)
 	if err := tm.Client.Delete(t.Context(), n.DeepCopy()); err != nil {
 		t.Fatal(err)
 	}
 	tm.report(second, "True", lost)
-	blocked, _ := tm.becomes(second, quarantine.Suspect)
+	blocked, _ := tm.becomes(second, causes.Suspect)
 	tm.waitForEvent(blocked.UID, "1 nodes are out of service and the budget is 1: "+first+" (gone)")
 	tm.rewrite(policy, "maxNodes: 1", "maxNodes: 2")
-	tm.becomes(second, quarantine.Quarantined)
+	tm.becomes(second, causes.Quarantined)
 	// A user restores the node from a backup, with the marks of the old quarantine.
 	again := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: first, Labels: n.Labels, Annotations: n.Annotations}, Spec: n.Spec}
 	if err := tm.Client.Create(t.Context(), again); err != nil {
@@ -255,7 +255,7 @@ func TestTheBudgetHoldsWhenManyNodesFailTogether(t *testing.T) {
 		t.Fatalf("quarantined %q, suspect %q", taken, waiting)
 	}
 	tm.report(taken[0], "False", "")
-	tm.becomes(taken[0], quarantine.Released)
+	tm.becomes(taken[0], causes.Released)
 	// Another node takes the free place in the budget, although its condition has not changed.
 	tm.until("one more is quarantined", func() error {
 		for _, name := range waiting {
@@ -277,11 +277,11 @@ func TestARestartOfTheRemediatorChangesNoTimer(t *testing.T) {
 
 	killed := tm.start(policy, alone)
 	tm.report(name, "True", ecc)
-	_, suspect := tm.becomes(name, quarantine.Suspect)
+	_, suspect := tm.becomes(name, causes.Suspect)
 	killed.Kill()
 	tm.rewrite(policy, "for: 1h", "for: 3s") // not before, so that a slow machine sees the suspect
 	killed = tm.start(policy, alone)
-	_, r := tm.becomes(name, quarantine.Quarantined)
+	_, r := tm.becomes(name, causes.Quarantined)
 	if r.ID != suspect.ID || !r.Causes[0].FirstSeen.Equal(suspect.Causes[0].FirstSeen) {
 		t.Errorf("the suspicion began again: %s, before %s", r, suspect)
 	}
@@ -290,9 +290,9 @@ func TestARestartOfTheRemediatorChangesNoTimer(t *testing.T) {
 	}
 
 	tm.report(name, "False", "")
-	var clearing *quarantine.Record
+	var clearing *causes.Record
 	tm.until("the clock of the release runs", func() error {
-		if _, clearing = tm.becomes(name, quarantine.Quarantined); clearing.Causes[0].HealthySince.IsZero() {
+		if _, clearing = tm.becomes(name, causes.Quarantined); clearing.Causes[0].HealthySince.IsZero() {
 			return errStill
 		}
 		return nil
@@ -300,7 +300,7 @@ func TestARestartOfTheRemediatorChangesNoTimer(t *testing.T) {
 	killed.Kill()
 	tm.rewrite(policy, "clearAfter: 1h", "clearAfter: 3s")
 	tm.start(policy, alone)
-	_, r = tm.becomes(name, quarantine.Released)
+	_, r = tm.becomes(name, causes.Released)
 	if !r.Causes[0].HealthySince.Equal(clearing.Causes[0].HealthySince) {
 		t.Errorf("the clock of the release began again: %s, before %s", r, clearing)
 	}
@@ -359,7 +359,7 @@ func TestAPauseChangesNothingUntilItEnds(t *testing.T) {
 	if err := tm.Client.Delete(t.Context(), pause); err != nil {
 		t.Fatal(err)
 	}
-	tm.becomes(name, quarantine.Quarantined)
+	tm.becomes(name, causes.Quarantined)
 }
 
 func TestARecordThatDoesNotParseIsReportedAndLeftAlone(t *testing.T) {
@@ -375,11 +375,11 @@ func TestARecordThatDoesNotParseIsReportedAndLeftAlone(t *testing.T) {
 	tm.waitForEvent(uid, "QuarantineBlocked: annotation pitcrew.dev/quarantine cannot be read")
 	tm.report(name, "True", ecc)
 	tm.report(other, "True", ecc) // decided after it
-	tm.becomes(other, quarantine.Quarantined)
+	tm.becomes(other, causes.Quarantined)
 	tm.untouched(name)
 	tm.waitForEvent(uid, "QuarantineBlocked: annotation pitcrew.dev/quarantine cannot be read")
 	tm.patch(name, `{"metadata":{"annotations":{"pitcrew.dev/quarantine":null}}}`)
-	tm.becomes(name, quarantine.Quarantined)
+	tm.becomes(name, causes.Quarantined)
 }
 
 func TestAnOutageOfTheAPIServerIsSurvived(t *testing.T) {
@@ -388,9 +388,9 @@ func TestAnOutageOfTheAPIServerIsSurvived(t *testing.T) {
 	policy := tm.policy(2, "for: 1h", tm.avoids())
 	remediator := tm.start(policy, alone)
 	tm.reportAs(first, conditions.SlowNode, "True", "Inspect node: slow")
-	_, before := tm.becomes(first, quarantine.Quarantined)
+	_, before := tm.becomes(first, causes.Quarantined)
 	tm.report(second, "True", lost)
-	tm.becomes(second, quarantine.Suspect)
+	tm.becomes(second, causes.Suspect)
 
 	tm.StopAPIServer()
 	tm.rewrite(policy, "for: 1h", "for: 1s")
@@ -404,9 +404,9 @@ func TestAnOutageOfTheAPIServerIsSurvived(t *testing.T) {
 		t.Fatal(err)
 	}
 	tm.RestartControllers() // the tests after this one need them
-	n, _ := tm.becomes(second, quarantine.Quarantined)
+	n, _ := tm.becomes(second, causes.Quarantined)
 	tm.waitForEvent(n.UID, "NodeQuarantined")
-	if _, after := tm.becomes(first, quarantine.Quarantined); after.String() != before.String() {
+	if _, after := tm.becomes(first, causes.Quarantined); after.String() != before.String() {
 		t.Errorf("the outage changed the record:\n%s\n%s", before, after)
 	}
 }
@@ -422,7 +422,7 @@ func TestTheSecondReplicaTakesOver(t *testing.T) {
 	policy := tm.policy(2, "clearAfter: 1s\n  restart: {podFailures: {enabled: true, podSelector: {team: replica}}}")
 	leader := tm.start(policy, "-preflight-namespaces", tm.pool)
 	tm.report(tm.nodes[0], "True", ecc)
-	n, r := tm.becomes(tm.nodes[0], quarantine.Quarantined)
+	n, r := tm.becomes(tm.nodes[0], causes.Quarantined)
 	address := clustertest.FreeAddress(t)
 	tm.start(policy, "-preflight-namespaces", tm.pool, "-metrics-bind-address", address)
 	// What the standby would decide about first waits in its queue.
@@ -441,8 +441,8 @@ func TestTheSecondReplicaTakesOver(t *testing.T) {
 	})
 	leader.Stop(10 * time.Second) // releases the lease
 	tm.report(tm.nodes[1], "True", ecc)
-	tm.becomes(tm.nodes[1], quarantine.Quarantined)
-	if _, after := tm.becomes(tm.nodes[0], quarantine.Quarantined); after.String() != r.String() {
+	tm.becomes(tm.nodes[1], causes.Quarantined)
+	if _, after := tm.becomes(tm.nodes[0], causes.Quarantined); after.String() != r.String() {
 		t.Errorf("the new leader changed the record:\n%s\n%s", r, after)
 	}
 	tm.waitForEvent(n.UID, "NodeQuarantined")
@@ -473,7 +473,7 @@ func TestJobsOfAQuarantinedNodeStartAgainElsewhere(t *testing.T) {
 	if pod.Spec.NodeName == first.Spec.NodeName {
 		t.Errorf("the job runs on %s again", pod.Spec.NodeName)
 	}
-	_, r := tm.becomes(first.Spec.NodeName, quarantine.Quarantined)
+	_, r := tm.becomes(first.Spec.NodeName, causes.Quarantined)
 	tm.until("the restart is closed", func() error {
 		job := tm.getJob()
 		if got := job.Annotations[conditions.AnnotationRestart]; job.Labels[conditions.LabelRestarting] != "" || !strings.Contains(got, r.ID) {
@@ -488,9 +488,9 @@ func TestMetricsAndThatHeartbeatsCostNothing(t *testing.T) {
 	address := clustertest.FreeAddress(t)
 	tm.start(tm.policy(1, "clearAfter: 1s"), alone, "-metrics-bind-address", address)
 	tm.report(tm.nodes[0], "True", ecc)
-	tm.becomes(tm.nodes[0], quarantine.Quarantined)
+	tm.becomes(tm.nodes[0], causes.Quarantined)
 	tm.report(tm.nodes[1], "True", lost)
-	tm.becomes(tm.nodes[1], quarantine.Suspect)
+	tm.becomes(tm.nodes[1], causes.Suspect)
 	tm.report(tm.nodes[2], "False", "fine")
 	want := `pitcrew_breaker_open 0
 pitcrew_decision_latency_seconds_count 1
@@ -538,7 +538,7 @@ pitcrew_skipped_nodes 0
 	}
 	// This one is reconciled, after the 50 were seen.
 	tm.report(tm.nodes[2], "True", lost)
-	tm.becomes(tm.nodes[2], quarantine.Suspect)
+	tm.becomes(tm.nodes[2], causes.Suspect)
 	if n := tm.reconciles(address) - before; n > 10 {
 		t.Errorf("50 heartbeats and one fault caused %d reconciles", n)
 	}

@@ -22,7 +22,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
 	"github.com/pitcrew-dev/pitcrew/e2e/components"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 )
 
 func TestWhatCountsAsAnAPIServerThatIsAway(t *testing.T) {
@@ -129,7 +129,7 @@ func TestAStartWithoutAnAPIServerWaitsForIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	tm.RestartControllers() // the tests after this one need them
-	_, r := tm.becomes(tm.nodes[0], quarantine.Quarantined)
+	_, r := tm.becomes(tm.nodes[0], causes.Quarantined)
 	if r.Causes[0].Condition != conditions.GPUXidError {
 		t.Errorf("causes %v", r.Causes)
 	}

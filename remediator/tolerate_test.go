@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 )
 
 // documentedToleration reads the toleration that docs/handoff.md asks the owners of DaemonSets to add.
@@ -90,7 +90,7 @@ func TestADaemonSetWithTheDocumentedTolerationComesBackOnAQuarantinedNode(t *tes
 	tolerant, plain := tm.runs("tolerant", nil), tm.runs("plain", nil)
 	tm.start(tm.policy(1), alone)
 	tm.report(tm.nodes[0], "True", ecc)
-	tm.becomes(tm.nodes[0], quarantine.Quarantined)
+	tm.becomes(tm.nodes[0], causes.Quarantined)
 
 	// Running pods are not evicted.
 	if now := tm.runs("plain", nil); now.UID != plain.UID {

@@ -19,7 +19,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/simulate"
 )
 
@@ -229,7 +229,7 @@ func (l *life) decide() {
 		return
 	}
 	rule, message := "unreadable record", ""
-	if r, err := quarantine.RecordOf(&l.node); err == nil {
+	if r, err := causes.RecordOf(&l.node); err == nil {
 		rule, message = r.Taint.Rule, r.Decisive().Message
 	}
 	l.alarms = append(l.alarms, alarm{"action", rule, l.during, l.name, message})

@@ -28,8 +28,8 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
-	"github.com/pitcrew-dev/pitcrew/remediator/repair"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 const (
@@ -326,8 +326,8 @@ func (b *bench) measure(ctx context.Context, r *row, node string) (outcome, erro
 	var last *corev1.Node
 	if err := b.wait(ctx, node, func(n *corev1.Node) bool {
 		last = n
-		q, err := quarantine.RecordOf(n)
-		return err == nil && q != nil && q.ReleasedBy == quarantine.ByPitcrew
+		q, err := causes.RecordOf(n)
+		return err == nil && q != nil && q.ReleasedBy == causes.ByPitcrew
 	}); err != nil {
 		return outcome{}, fmt.Errorf("wait for the release of %s, which has %v: %w", node, last.Annotations, err)
 	}
@@ -335,7 +335,7 @@ func (b *bench) measure(ctx context.Context, r *row, node string) (outcome, erro
 	o := b.counted
 	b.mu.Unlock()
 	o.took = time.Since(begun)
-	visits, err := repair.RecordOf(last)
+	visits, err := visit.RecordOf(last)
 	if err != nil || visits == nil {
 		return outcome{}, fmt.Errorf("no record of visits: %w", err)
 	}

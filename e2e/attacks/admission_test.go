@@ -37,7 +37,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/internal/preflight/report"
 	"github.com/pitcrew-dev/pitcrew/internal/preflight/reportconfigmap"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
@@ -613,7 +613,7 @@ spec:
     xid: {match: {condition: GPUXidError, repair: [Reboot], POOL}, restartJobs: true}
 `))
 	s.report(sick, corev1.ConditionTrue, lost)
-	s.becomes(sick, quarantine.Quarantined)
+	s.becomes(sick, causes.Quarantined)
 	s.until("the JobSet was restarted", func() error {
 		gang := &metav1.PartialObjectMetadata{}
 		gang.SetGroupVersionKind(all["JobSet"].GetObjectKind().GroupVersionKind())
@@ -749,7 +749,7 @@ func TestOperatorsWorkUnderTheAdmissionPolicies(t *testing.T) {
 	operator := as("operator", s.account("operator", "pitcrew-view", "pitcrew-operate", "edit"))
 	patcher := as("patcher", s.account("patcher", "only-patch-nodes"))
 	s.until("the operator's roles are in force", func() error { return operator("quarantine", node) })
-	if n, r := s.becomes(node, quarantine.Quarantined); !slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == conditions.TaintUnhealthy }) {
+	if n, r := s.becomes(node, causes.Quarantined); !slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == conditions.TaintUnhealthy }) {
 		t.Errorf("taints %v, record %+v", n.Spec.Taints, r)
 	}
 	s.until("the other account's role is in force", func() error {
@@ -759,7 +759,7 @@ func TestOperatorsWorkUnderTheAdmissionPolicies(t *testing.T) {
 		return nil
 	})
 	s.may(operator("release", node), "an operator releases")
-	s.becomes(node, quarantine.Released)
+	s.becomes(node, causes.Released)
 
 	job := jobLike(namespace)["Job"]
 	job.SetLabels(map[string]string{conditions.LabelRestarting: "true"})

@@ -25,7 +25,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 )
 
 func TestMain(m *testing.M) { clustertest.Main(m, cluster.Options{JobSet: true}) }
@@ -241,12 +241,12 @@ func (s *scene) until(what string, check func() error) {
 }
 
 // becomes waits until the node is in a phase, and returns it with its record.
-func (s *scene) becomes(node string, phase quarantine.Phase) (n *corev1.Node, r *quarantine.Record) {
+func (s *scene) becomes(node string, phase causes.Phase) (n *corev1.Node, r *causes.Record) {
 	s.Helper()
 	s.until(fmt.Sprintf("node %s becomes %s", node, phase), func() error {
 		n = s.get(node)
 		var err error
-		if r, err = quarantine.RecordOf(n); err != nil {
+		if r, err = causes.RecordOf(n); err != nil {
 			return err
 		}
 		if r == nil || r.Phase != phase {

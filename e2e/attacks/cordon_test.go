@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 )
 
@@ -33,13 +33,13 @@ func TestAttack01AForgedRecordUncordonsNoNode(t *testing.T) {
     xid: {match: {condition: GPUXidError, repair: [ResetGPU], POOL}, clearAfter: 1s}
 `))
 			s.report(node, corev1.ConditionTrue, ecc)
-			_, r := s.becomes(node, quarantine.Quarantined)
+			_, r := s.becomes(node, causes.Quarantined)
 			if r.HandOff.Cordon {
 				t.Fatalf("the record has %+v", r.HandOff)
 			}
 			s.changeRecord(node, func(text string) string { return strings.Replace(text, `"handOff":{`, `"handOff":{"cordon":true,`, 1) })
 			s.report(node, corev1.ConditionFalse, "fine")
-			if n, r := s.becomes(node, quarantine.Released); !n.Spec.Unschedulable || r.HandOff != nil && r.HandOff.Cordon {
+			if n, r := s.becomes(node, causes.Released); !n.Spec.Unschedulable || r.HandOff != nil && r.HandOff.Cordon {
 				t.Errorf("cordoned %v, record %s", n.Spec.Unschedulable, r)
 			}
 		})
@@ -53,12 +53,12 @@ func TestAttack01AKubeletThatUncordonsItselfStaysTainted(t *testing.T) {
 	node := s.nodes[0]
 	n := s.get(node)
 	now := time.Now().UTC()
-	record := &quarantine.Record{
-		V: 1, NodeUID: n.UID, Boot: quarantine.Boot{ID: n.Status.NodeInfo.BootID},
-		Quarantine: quarantine.Quarantine{
-			ID: "cordoned", Phase: quarantine.Quarantined, QuarantinedAt: now,
-			Causes:  []quarantine.Cause{{Condition: "GPUXidError", Rule: "xid", Repair: conditions.ResetGPU, Message: ecc, FirstSeen: now, Due: true, BootID: n.Status.NodeInfo.BootID}},
-			Taint:   &quarantine.Taint{Key: conditions.TaintUnhealthy, Value: "GPUXidError", Effect: corev1.TaintEffectNoSchedule, Rule: "xid", Repair: conditions.ResetGPU, Since: now},
+	record := &causes.Record{
+		V: 1, NodeUID: n.UID, Boot: causes.Boot{ID: n.Status.NodeInfo.BootID},
+		Quarantine: causes.Quarantine{
+			ID: "cordoned", Phase: causes.Quarantined, QuarantinedAt: now,
+			Causes:  []causes.Cause{{Condition: "GPUXidError", Rule: "xid", Repair: conditions.ResetGPU, Message: ecc, FirstSeen: now, Due: true, BootID: n.Status.NodeInfo.BootID}},
+			Taint:   &causes.Taint{Key: conditions.TaintUnhealthy, Value: "GPUXidError", Effect: corev1.TaintEffectNoSchedule, Rule: "xid", Repair: conditions.ResetGPU, Since: now},
 			HandOff: &handoff.Added{Cordon: true},
 		},
 	}
@@ -75,7 +75,7 @@ func TestAttack01AKubeletThatUncordonsItselfStaysTainted(t *testing.T) {
 `))
 	s.said(node, "UncordonedByHand")
 	s.until("nothing is left but the taint", func() error { // Kubernetes removes its own for the cordon
-		n, r := s.becomes(node, quarantine.Quarantined)
+		n, r := s.becomes(node, causes.Quarantined)
 		if n.Spec.Unschedulable || !r.Uncordoned || len(n.Spec.Taints) != 1 || n.Spec.Taints[0].Key != conditions.TaintUnhealthy {
 			return fmt.Errorf("cordoned %v, taints %v, record %s", n.Spec.Unschedulable, n.Spec.Taints, r)
 		}
@@ -95,11 +95,11 @@ func TestAPolicyThatCordonsNeedsNoOtherAdmissionPolicy(t *testing.T) {
     xid: {match: {condition: GPUXidError, repair: [ResetGPU], POOL}, clearAfter: 1s}
 `))
 	s.report(node, corev1.ConditionTrue, ecc)
-	if n, r := s.becomes(node, quarantine.Quarantined); !n.Spec.Unschedulable || len(n.Spec.Taints) == 0 {
+	if n, r := s.becomes(node, causes.Quarantined); !n.Spec.Unschedulable || len(n.Spec.Taints) == 0 {
 		t.Errorf("cordoned %v, taints %v, record %s", n.Spec.Unschedulable, n.Spec.Taints, r)
 	}
 	s.report(node, corev1.ConditionFalse, "fine")
-	if n, r := s.becomes(node, quarantine.Released); n.Spec.Unschedulable {
+	if n, r := s.becomes(node, causes.Released); n.Spec.Unschedulable {
 		t.Errorf("still cordoned, record %s", r)
 	}
 }
@@ -111,15 +111,15 @@ func TestAttack23AStolenTokenCordonsOnlyWithAQuarantine(t *testing.T) {
 	token := s.stolen()
 	node := s.nodes[0]
 	uid := s.get(node).UID
-	record := func(phase quarantine.Phase, change func(*quarantine.Record)) string {
+	record := func(phase causes.Phase, change func(*causes.Record)) string {
 		now := time.Now().UTC()
-		r := &quarantine.Record{
+		r := &causes.Record{
 			// A kubelet chooses the boot id of its Node.
-			V: 1, NodeUID: uid, Boot: quarantine.Boot{ID: `x"},{<é`, Seen: now},
-			Quarantine: quarantine.Quarantine{
+			V: 1, NodeUID: uid, Boot: causes.Boot{ID: `x"},{<é`, Seen: now},
+			Quarantine: causes.Quarantine{
 				ID: "q", Phase: phase, QuarantinedAt: now,
-				Causes:  []quarantine.Cause{{Condition: "GPUXidError", Rule: "xid", Repair: conditions.ResetGPU, Message: ecc, FirstSeen: now, Due: true, BootID: "b"}},
-				Taint:   &quarantine.Taint{Key: conditions.TaintUnhealthy, Value: "GPUXidError", Effect: corev1.TaintEffectNoSchedule, Rule: "xid", Repair: conditions.ResetGPU, Since: now},
+				Causes:  []causes.Cause{{Condition: "GPUXidError", Rule: "xid", Repair: conditions.ResetGPU, Message: ecc, FirstSeen: now, Due: true, BootID: "b"}},
+				Taint:   &causes.Taint{Key: conditions.TaintUnhealthy, Value: "GPUXidError", Effect: corev1.TaintEffectNoSchedule, Rule: "xid", Repair: conditions.ResetGPU, Since: now},
 				HandOff: &handoff.Added{Annotations: map[string]string{"example.com/x": "y"}, Cordon: true},
 			},
 		}
@@ -128,8 +128,8 @@ func TestAttack23AStolenTokenCordonsOnlyWithAQuarantine(t *testing.T) {
 		}
 		return r.String()
 	}
-	without := func(r *quarantine.Record) { r.HandOff.Cordon = false }
-	claims, plain, released := record(quarantine.Quarantined, nil), record(quarantine.Quarantined, without), record(quarantine.Released, nil)
+	without := func(r *causes.Record) { r.HandOff.Cordon = false }
+	claims, plain, released := record(causes.Quarantined, nil), record(causes.Quarantined, without), record(causes.Released, nil)
 	spaced := strings.ReplaceAll(claims, `":`, `": `)
 	const ours, theirs = handoff.FieldManager, "kubectl-cordon"
 
@@ -175,19 +175,19 @@ func TestAttack23AStolenTokenCordonsOnlyWithAQuarantine(t *testing.T) {
 		"a text that is no record":      {"", nil, `"phase":"quarantined", "cordon":true}`, true, false},
 		"a text before the record":      {"", nil, "{}" + claims, true, false},
 		"a quarantine that is over":     {"", nil, released, true, false},
-		"a suspicion":                   {"", nil, record(quarantine.Suspect, nil), true, false},
+		"a suspicion":                   {"", nil, record(causes.Suspect, nil), true, false},
 		"a quarantine that claims none": {"", nil, plain, true, false},
-		"a label of this name": {"", nil, record(quarantine.Quarantined, func(r *quarantine.Record) {
+		"a label of this name": {"", nil, record(causes.Quarantined, func(r *causes.Record) {
 			r.HandOff.Cordon, r.HandOff.Labels = false, map[string]string{"cordon": "true"}
 		}), true, false},
-		"a message with this text":                  {"", nil, record(quarantine.Quarantined, func(r *quarantine.Record) { r.HandOff.Cordon, r.Causes[0].Message = false, `"cordon":true}` }), true, false},
+		"a message with this text":                  {"", nil, record(causes.Quarantined, func(r *causes.Record) { r.HandOff.Cordon, r.Causes[0].Message = false, `"cordon":true}` }), true, false},
 		"what a person has undone, with the record": {claims, nil, claims, true, false},
 		"the release":                                  {claims, []string{ours}, released, false, true},
 		"the record is dropped":                        {claims, []string{ours}, "", false, true},
 		"an upgrade without a cordon":                  {claims, []string{ours}, plain, false, true},
 		"the release of a record that others wrote":    {spaced, []string{ours}, released, false, true},
 		"an uncordon during the quarantine":            {claims, []string{ours}, claims, false, false},
-		"an uncordon at its upgrade":                   {claims, []string{ours}, record(quarantine.Quarantined, func(r *quarantine.Record) { r.ID = "next" }), false, false},
+		"an uncordon at its upgrade":                   {claims, []string{ours}, record(causes.Quarantined, func(r *causes.Record) { r.ID = "next" }), false, false},
 		"the record is lost":                           {"", []string{ours}, "", false, true},
 		"a person's cordon":                            {"", []string{theirs}, "", false, false},
 		"a person's, and a record that claims it":      {claims, []string{theirs}, released, false, false},

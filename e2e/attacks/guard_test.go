@@ -28,7 +28,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy/jobkind"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
@@ -512,7 +512,7 @@ spec:
     xid: {match: {condition: GPUXidError, repair: [Reboot], POOL}, restartJobs: true, clearAfter: 1s}
 `))
 	s.report(sick, corev1.ConditionTrue, lost)
-	s.becomes(sick, quarantine.Quarantined)
+	s.becomes(sick, causes.Quarantined)
 	s.until("the JobSet is restarted elsewhere", func() error {
 		fresh := set.DeepCopy()
 		if err := s.admin.Get(t.Context(), client.ObjectKeyFromObject(set), fresh); err != nil {
@@ -543,7 +543,7 @@ spec:
 		return s.admin.Status().Update(t.Context(), n)
 	})
 	s.report(sick, corev1.ConditionFalse, "fine")
-	s.becomes(sick, quarantine.Released)
+	s.becomes(sick, causes.Released)
 	if apierrors.IsNotFound(s.admin.Get(t.Context(), client.ObjectKeyFromObject(set), set.DeepCopy())) {
 		t.Error("the JobSet is gone")
 	}
@@ -593,7 +593,7 @@ func TestAttack26AWebhookOverHTTPIsRefused(t *testing.T) {
 			if strings.Contains(e.Note, "token-in-the-url") {
 				t.Fatalf("Event %s has the URL", e.Note)
 			}
-			if e.Reason == quarantine.PolicyInvalid && strings.Contains(e.Note, "spec.webhooks[pager].url") && strings.Contains(e.Note, "which needs allowHTTP: true") {
+			if e.Reason == causes.PolicyInvalid && strings.Contains(e.Note, "spec.webhooks[pager].url") && strings.Contains(e.Note, "which needs allowHTTP: true") {
 				return nil
 			}
 		}
@@ -603,7 +603,7 @@ func TestAttack26AWebhookOverHTTPIsRefused(t *testing.T) {
 		t.Error("the log has the URL")
 	}
 	s.report(s.nodes[0], corev1.ConditionTrue, lost)
-	if _, r := s.becomes(s.nodes[0], quarantine.Quarantined); len(r.Notices) > 0 {
+	if _, r := s.becomes(s.nodes[0], causes.Quarantined); len(r.Notices) > 0 {
 		t.Errorf("the record has %+v", r.Notices)
 	}
 	if n := calls.Load(); n > 0 {

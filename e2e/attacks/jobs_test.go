@@ -33,7 +33,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
@@ -350,7 +350,7 @@ func TestAttack15AForgedStreakDoesNotLoop(t *testing.T) {
 	s.forgeRestart(mallory, forged, restart.Record{Last: []restart.Restart{{Phase: restart.Done, Streak: math.MaxInt64, EndedAt: time.Now()}}})
 	s.remediator(s.policy(restartXid))
 	s.report(here, corev1.ConditionTrue, lost)
-	s.becomes(here, quarantine.Quarantined)
+	s.becomes(here, causes.Quarantined)
 	s.report(there, corev1.ConditionTrue, lost)
 	s.restarted(batchv1.SchemeGroupVersion.WithKind("Job"), client.ObjectKeyFromObject(job))
 }

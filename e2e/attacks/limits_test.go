@@ -27,7 +27,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
 	"github.com/pitcrew-dev/pitcrew/e2e/components"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 )
 
@@ -99,17 +99,17 @@ func (s *scene) breaker() map[string]string {
 // forgedStarts is a record of a node that claims 13 quarantines, six hours ahead or of the last minute.
 func forgedStarts(n *corev1.Node, ahead time.Duration) string {
 	at := time.Now().UTC().Add(ahead)
-	q := func(i int, phase quarantine.Phase) quarantine.Quarantine {
+	q := func(i int, phase causes.Phase) causes.Quarantine {
 		began := at.Add(-time.Duration(i+1) * time.Second)
-		return quarantine.Quarantine{
-			ID: fmt.Sprintf("%012d", i), Phase: phase, QuarantinedAt: began, ReleasedAt: began.Add(time.Second), ReleasedBy: quarantine.ByPitcrew,
-			Causes: []quarantine.Cause{{Condition: conditions.GPUXidError, Rule: "xid", Repair: conditions.Reboot, Message: lost, FirstSeen: began, Due: true, BootID: "b"}},
-			Taint:  &quarantine.Taint{Key: conditions.TaintUnhealthy, Value: conditions.GPUXidError, Effect: corev1.TaintEffectNoSchedule, Rule: "xid", Repair: conditions.Reboot, Since: began},
+		return causes.Quarantine{
+			ID: fmt.Sprintf("%012d", i), Phase: phase, QuarantinedAt: began, ReleasedAt: began.Add(time.Second), ReleasedBy: causes.ByPitcrew,
+			Causes: []causes.Cause{{Condition: conditions.GPUXidError, Rule: "xid", Repair: conditions.Reboot, Message: lost, FirstSeen: began, Due: true, BootID: "b"}},
+			Taint:  &causes.Taint{Key: conditions.TaintUnhealthy, Value: conditions.GPUXidError, Effect: corev1.TaintEffectNoSchedule, Rule: "xid", Repair: conditions.Reboot, Since: began},
 		}
 	}
-	r := quarantine.Record{V: 1, NodeUID: n.UID, Quarantine: q(0, quarantine.Released)}
+	r := causes.Record{V: 1, NodeUID: n.UID, Quarantine: q(0, causes.Released)}
 	for i := range 12 {
-		r.Last = append(r.Last, q(i+1, quarantine.Released))
+		r.Last = append(r.Last, q(i+1, causes.Released))
 	}
 	return r.String()
 }
@@ -135,7 +135,7 @@ func TestAttack02ForgedQuarantinesOpenNoBreaker(t *testing.T) {
 	// One of each forger and that of the first node are three, so that the second node is the fourth that the breaker allows.
 	for _, name := range []string{first, second} {
 		s.says(name, conditions.GPUXidError, corev1.ConditionTrue, lost)
-		s.becomes(name, quarantine.Quarantined)
+		s.becomes(name, causes.Quarantined)
 	}
 	if state := s.breaker()[limits.BreakerKey]; state != "" {
 		t.Errorf("the breaker is %s", state)
@@ -165,21 +165,21 @@ func TestAttack04SuspectedSlowNodesTakeNoPlaceOfAFault(t *testing.T) {
 	// Verdicts that come and go are no wave of quarantines. Each round is a quarantine and a release.
 	for range 5 {
 		s.says(alternating, conditions.SlowNode, corev1.ConditionTrue, suspected)
-		s.becomes(alternating, quarantine.Quarantined)
+		s.becomes(alternating, causes.Quarantined)
 		s.says(alternating, conditions.SlowNode, corev1.ConditionFalse, "not slow")
-		s.becomes(alternating, quarantine.Released)
+		s.becomes(alternating, causes.Released)
 	}
 	for _, name := range slow {
 		s.says(name, conditions.SlowNode, corev1.ConditionTrue, suspected)
-		s.becomes(name, quarantine.Quarantined)
+		s.becomes(name, causes.Quarantined)
 	}
 	// They have a budget of their own.
 	s.says(alternating, conditions.SlowNode, corev1.ConditionTrue, suspected)
-	n, _ := s.becomes(alternating, quarantine.Suspect)
+	n, _ := s.becomes(alternating, causes.Suspect)
 	s.event(n, "3 nodes are to be avoided and the budget of nodes to be avoided is 3: "+slow[0]+" (quarantined)")
 
 	s.says(faulty, conditions.GPUXidError, corev1.ConditionTrue, lost)
-	s.becomes(faulty, quarantine.Quarantined)
+	s.becomes(faulty, causes.Quarantined)
 	// A worse class takes over.
 	s.says(slow[0], conditions.GPUXidError, corev1.ConditionTrue, lost)
 	s.until("the fault takes over from the suspicion", func() error {
@@ -206,7 +206,7 @@ func TestAttack06ReplacingNodesResetsNoLimit(t *testing.T) {
 	var gone []string
 	for i := range 3 {
 		s.says(node, conditions.GPUXidError, corev1.ConditionTrue, lost)
-		n, _ := s.becomes(node, quarantine.Quarantined)
+		n, _ := s.becomes(node, causes.Quarantined)
 		s.until("the start is stored", func() error {
 			if starts := s.breaker()[limits.StartsKey]; !strings.Contains(starts, string(n.UID)) {
 				return fmt.Errorf("starts %q", starts)
@@ -224,7 +224,7 @@ func TestAttack06ReplacingNodesResetsNoLimit(t *testing.T) {
 		node = s.join(fmt.Sprintf("replaced-by-%d", i))
 	}
 	s.says(node, conditions.GPUXidError, corev1.ConditionTrue, lost)
-	n, _ := s.becomes(node, quarantine.Suspect)
+	n, _ := s.becomes(node, causes.Suspect)
 	s.event(n, fmt.Sprintf("3 nodes are out of service and the budget is 3: %s (gone), %s (gone), %s (gone)", gone[0], gone[1], gone[2]))
 }
 
@@ -322,10 +322,10 @@ func TestAttack09LostAnswersFreeNoPlace(t *testing.T) {
 		s.says(name, conditions.GPUXidError, corev1.ConditionTrue, ecc)
 	}
 	for _, name := range others {
-		s.becomes(name, quarantine.Suspect)
+		s.becomes(name, causes.Suspect)
 	}
 	s.says(first, conditions.GPUXidError, corev1.ConditionTrue, lost)
-	s.becomes(first, quarantine.Quarantined)
+	s.becomes(first, causes.Quarantined)
 	s.change(policy, "for: 1h", "for: 1s")
 	for _, name := range others {
 		s.event(s.get(name), "1 nodes are out of service and the budget is 1: "+first+" (quarantined)")
@@ -366,7 +366,7 @@ func TestAttack11UpgradesAskTheBudget(t *testing.T) {
 		s.says(name, conditions.GPUXidError, corev1.ConditionTrue, ecc)
 	}
 	for _, name := range s.nodes {
-		s.becomes(name, quarantine.Quarantined)
+		s.becomes(name, causes.Quarantined)
 	}
 	for _, name := range s.nodes {
 		s.says(name, conditions.GPUXidError, corev1.ConditionTrue, lost)
@@ -415,14 +415,14 @@ func TestAttack25ParkedNodesUseUpNoBudget(t *testing.T) {
 	recent := s.policy(strings.Replace(spec, "AFTER", "1h", 1))
 	s.remediator(recent)
 	s.says(healthy[0], conditions.GPUXidError, corev1.ConditionTrue, lost)
-	n, _ := s.becomes(healthy[0], quarantine.Suspect)
+	n, _ := s.becomes(healthy[0], causes.Suspect)
 	s.event(n, fmt.Sprintf("3 nodes are out of service and the budget is 3: %s (cordoned), %s (cordoned), %s (cordoned)", parked[0], parked[1], parked[2]))
 	if got, want := s.status(recent), fmt.Sprintf("BUDGET      policy: 3/3 nodes: %s (cordoned), %s (cordoned), %s (cordoned)", parked[0], parked[1], parked[2]); !strings.Contains(got, want) {
 		t.Errorf("no %q in\n%s", want, got)
 	}
 	// After parkedAfter the cordoned nodes are parked: the same policy with a shorter time.
 	s.change(recent, "parkedAfter: 1h", "parkedAfter: 1s")
-	s.becomes(healthy[0], quarantine.Quarantined)
+	s.becomes(healthy[0], causes.Quarantined)
 	if got, want := s.status(recent), fmt.Sprintf("BUDGET      policy: 1/3 nodes: %s (quarantined)", healthy[0]); !strings.Contains(got, want) {
 		t.Errorf("no %q in\n%s", want, got)
 	}

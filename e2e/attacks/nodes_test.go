@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 )
 
 func TestTheRemediatorWorksUnderTheAdmissionPolicies(t *testing.T) {
@@ -21,7 +21,7 @@ func TestTheRemediatorWorksUnderTheAdmissionPolicies(t *testing.T) {
     xid: {match: {condition: GPUXidError, repair: [Reboot], POOL}}
 `))
 	s.report(s.nodes[0], corev1.ConditionTrue, lost)
-	s.becomes(s.nodes[0], quarantine.Quarantined)
+	s.becomes(s.nodes[0], causes.Quarantined)
 
 	target := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: s.nodes[0]}}
 	patch := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{%q:null}}}`, conditions.AnnotationQuarantine))

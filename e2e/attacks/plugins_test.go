@@ -32,7 +32,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/e2e/kernellog"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/internal/kmsg"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
@@ -246,7 +246,7 @@ func TestAttack22AnImpossibleTimeHidesNoNode(t *testing.T) {
 	// The others are still quarantined, by a process that has not died of it; see scene.remediator.
 	s.remediator(policy)
 	s.report(s.nodes[2], corev1.ConditionTrue, lost)
-	s.becomes(s.nodes[2], quarantine.Quarantined)
+	s.becomes(s.nodes[2], causes.Quarantined)
 
 	if err := components.BuildOurs(t.Context(), s.cluster.Root, "./kubectl-pitcrew"); err != nil {
 		t.Fatal(err)
@@ -332,7 +332,7 @@ func TestAttack24AnInvalidPolicyAtTheStartLeavesNoJobSuspended(t *testing.T) {
 	})
 	first.Kill()
 	job.release()
-	s.becomes(sick, quarantine.Quarantined)
+	s.becomes(sick, causes.Quarantined)
 	write([]byte(strings.Replace(string(valid), "clearAfter: 1s", "clearAfter: soon", 1)))
 	if out, err := exec.CommandContext(t.Context(), filepath.Join(s.cluster.Root, "bin", "remediator"), "-validate", "-policy", policy).CombinedOutput(); err == nil {
 		t.Errorf("-validate accepts it: %s", out)
@@ -357,7 +357,7 @@ func TestAttack24AnInvalidPolicyAtTheStartLeavesNoJobSuspended(t *testing.T) {
 			return err
 		}
 		if !slices.ContainsFunc(events.Items, func(e eventsv1.Event) bool {
-			return e.Reason == quarantine.PolicyInvalid && e.EventTime.After(began) && strings.Contains(e.Note, "no node is quarantined or released")
+			return e.Reason == causes.PolicyInvalid && e.EventTime.After(began) && strings.Contains(e.Note, "no node is quarantined or released")
 		}) {
 			return errors.New("no such Event")
 		}
@@ -387,7 +387,7 @@ func TestAttack24AnInvalidPolicyAtTheStartLeavesNoJobSuspended(t *testing.T) {
 		}
 		return nil
 	})
-	if n, r := s.becomes(sick, quarantine.Quarantined); r.Taint == nil || !slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == conditions.TaintUnhealthy }) {
+	if n, r := s.becomes(sick, causes.Quarantined); r.Taint == nil || !slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == conditions.TaintUnhealthy }) {
 		t.Errorf("record %+v, taints %v", r, n.Spec.Taints)
 	}
 	if n := s.get(others[0]); n.Annotations[conditions.AnnotationQuarantine] != "" || len(n.Spec.Taints) > 0 {
@@ -398,8 +398,8 @@ func TestAttack24AnInvalidPolicyAtTheStartLeavesNoJobSuspended(t *testing.T) {
 	}
 
 	write(valid)
-	s.becomes(others[0], quarantine.Quarantined)
-	if _, r := s.becomes(sick, quarantine.Released); r.ReleasedAt.Before(healed.Add(-time.Second)) {
+	s.becomes(others[0], causes.Quarantined)
+	if _, r := s.becomes(sick, causes.Released); r.ReleasedAt.Before(healed.Add(-time.Second)) {
 		t.Errorf("released at %s, before the fault had cleared", r.ReleasedAt)
 	}
 	s.until("the unexplained taint is removed", func() error {

@@ -26,7 +26,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 )
@@ -186,12 +186,12 @@ func TestAttack01AForgedRecordIsOnlyAClaim(t *testing.T) {
 	s.report(node, corev1.ConditionFalse, "no fault")
 	n := s.get(node)
 	now := time.Now().UTC()
-	record := &quarantine.Record{
-		V: 1, NodeUID: n.UID, Boot: quarantine.Boot{ID: n.Status.NodeInfo.BootID},
-		Quarantine: quarantine.Quarantine{
-			ID: "forged", Phase: quarantine.Quarantined, QuarantinedAt: now,
-			Causes: []quarantine.Cause{{Condition: "GPUXidError", Rule: "xid", Repair: conditions.Reboot, Message: lost, FirstSeen: now, Due: true, BootID: n.Status.NodeInfo.BootID}},
-			Taint:  &quarantine.Taint{Key: "node.kubernetes.io/out-of-service", Effect: corev1.TaintEffectNoExecute, Rule: "xid", Repair: conditions.Reboot, Since: now},
+	record := &causes.Record{
+		V: 1, NodeUID: n.UID, Boot: causes.Boot{ID: n.Status.NodeInfo.BootID},
+		Quarantine: causes.Quarantine{
+			ID: "forged", Phase: causes.Quarantined, QuarantinedAt: now,
+			Causes: []causes.Cause{{Condition: "GPUXidError", Rule: "xid", Repair: conditions.Reboot, Message: lost, FirstSeen: now, Due: true, BootID: n.Status.NodeInfo.BootID}},
+			Taint:  &causes.Taint{Key: "node.kubernetes.io/out-of-service", Effect: corev1.TaintEffectNoExecute, Rule: "xid", Repair: conditions.Reboot, Since: now},
 			HandOff: &handoff.Added{
 				Labels: map[string]string{tenant: "a"},
 				Taints: []corev1.Taint{theirs},
@@ -199,7 +199,7 @@ func TestAttack01AForgedRecordIsOnlyAClaim(t *testing.T) {
 		},
 	}
 	notice := func(i int) handoff.Notice {
-		return handoff.Notice{ID: fmt.Sprint("forged-", i), Event: quarantine.NodeReleased, At: now, To: []string{"pager"}}
+		return handoff.Notice{ID: fmt.Sprint("forged-", i), Event: causes.NodeReleased, At: now, To: []string{"pager"}}
 	}
 	untouched := func(when string) {
 		t.Helper()
@@ -238,7 +238,7 @@ func TestAttack01AForgedRecordIsOnlyAClaim(t *testing.T) {
 		}
 		s.forge(node, record.String())
 		s.until("the remediator has dropped forged notices", func() error {
-			r, err := quarantine.RecordOf(s.get(node))
+			r, err := causes.RecordOf(s.get(node))
 			if err != nil || r == nil || len(r.Notices) > handoff.MaxNotices {
 				return fmt.Errorf("record %s, %w", r, err)
 			}
@@ -261,13 +261,13 @@ func TestAttack01AForgedRecordIsOnlyAClaim(t *testing.T) {
 	record.Notices, record.Causes[0].Repair = nil, conditions.ResetGPU
 	s.forge(node, record.String())
 	s.report(node, corev1.ConditionFalse, "no fault")
-	s.becomes(node, quarantine.Released)
+	s.becomes(node, causes.Released)
 	s.said(node, "it is left as it is: label "+tenant)
 	untouched("released")
 
 	t.Log("a real fault is dealt with")
 	s.report(node, corev1.ConditionTrue, lost)
-	s.becomes(node, quarantine.Quarantined)
+	s.becomes(node, causes.Quarantined)
 	s.until("the job is restarted", func() error {
 		if !s.hasRestartRecord(job) {
 			return errors.New("it is not")
@@ -299,11 +299,11 @@ func TestAttack05AFaultDuringAPauseRestartsTheClock(t *testing.T) {
 	s.remediator(policy)
 	node := s.nodes[0]
 	s.report(node, corev1.ConditionTrue, ecc)
-	s.becomes(node, quarantine.Quarantined)
+	s.becomes(node, causes.Quarantined)
 	pause := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: conditions.PauseConfigMap}, Data: map[string]string{"reason": "attack 5"}}
 	s.report(node, corev1.ConditionFalse, "no fault")
 	s.until("the clock of the release runs", func() error {
-		if _, r := s.becomes(node, quarantine.Quarantined); r.Causes[0].HealthySince.IsZero() {
+		if _, r := s.becomes(node, causes.Quarantined); r.Causes[0].HealthySince.IsZero() {
 			return errors.New("it does not")
 		}
 		return nil
@@ -325,7 +325,7 @@ func TestAttack05AFaultDuringAPauseRestartsTheClock(t *testing.T) {
 	if err := s.admin.Delete(t.Context(), pause); err != nil {
 		t.Fatal(err)
 	}
-	_, r := s.becomes(node, quarantine.Released)
+	_, r := s.becomes(node, causes.Released)
 	for _, c := range again {
 		if c.Type == "GPUXidError" && r.ReleasedAt.Before(c.LastTransitionTime.Add(clearAfter)) {
 			t.Errorf("released at %s, the fault went at %s", r.ReleasedAt, c.LastTransitionTime)
@@ -360,7 +360,7 @@ func TestAttack10AClockThatWasAheadMakesNoNodeDeaf(t *testing.T) {
 `))
 	node := s.nodes[0]
 	s.report(node, corev1.ConditionTrue, ecc)
-	s.becomes(node, quarantine.Quarantined) // although the breaker was opened in 2100
+	s.becomes(node, causes.Quarantined) // although the breaker was opened in 2100
 	s.changeRecord(node, func(text string) string {
 		var record map[string]any
 		if err := json.Unmarshal([]byte(text), &record); err != nil {
@@ -374,14 +374,14 @@ func TestAttack10AClockThatWasAheadMakesNoNodeDeaf(t *testing.T) {
 		return string(changed)
 	})
 	s.until("the time is clamped", func() error {
-		r, err := quarantine.RecordOf(s.get(node))
+		r, err := causes.RecordOf(s.get(node))
 		if err != nil || r.Boot.Seen.Year() == 2100 {
 			return fmt.Errorf("%s, %w", r, err)
 		}
 		return nil
 	})
 	s.report(node, corev1.ConditionFalse, "no fault")
-	s.becomes(node, quarantine.Released)
+	s.becomes(node, causes.Released)
 }
 
 func TestAttack12AHeartbeatFromTheFutureIsNotBelieved(t *testing.T) {
@@ -397,7 +397,7 @@ func TestAttack12AHeartbeatFromTheFutureIsNotBelieved(t *testing.T) {
 		`{"status":{"conditions":[{"type":"GPUXidError","status":"True","reason":"x","message":%q,"lastHeartbeatTime":%q,"lastTransitionTime":%q}]}}`, lost, ahead, ahead))
 	s.said(attacker, "in the future, so nothing is decided about the node")
 	s.report(honest, corev1.ConditionTrue, lost)
-	s.becomes(honest, quarantine.Quarantined)
+	s.becomes(honest, causes.Quarantined)
 	if n := s.get(attacker); n.Annotations[conditions.AnnotationQuarantine] != "" || len(n.Spec.Taints) > 0 {
 		t.Errorf("annotations %v, taints %v", n.Annotations, n.Spec.Taints)
 	}
@@ -415,7 +415,7 @@ func TestAttack13ARecordThatCannotBeReadBlocksNoOtherNode(t *testing.T) {
 	s.report(unreadable, corev1.ConditionTrue, ecc)
 	s.said(unreadable, "cannot be read, so nothing is done about the node")
 	s.report(node, corev1.ConditionTrue, ecc)
-	s.becomes(node, quarantine.Quarantined)
+	s.becomes(node, causes.Quarantined)
 	if taints := s.get(unreadable).Spec.Taints; len(taints) > 0 {
 		t.Errorf("taints %v", taints)
 	}
@@ -424,7 +424,7 @@ func TestAttack13ARecordThatCannotBeReadBlocksNoOtherNode(t *testing.T) {
 		return strings.NewReplacer(`{"v":1`, `{"v":1,"next":[{"a":1}]`, `"causes":[{`, `"causes":[{"next":{},`, `"taint":{`, `"taint":{"next":1,`).Replace(text)
 	})
 	s.report(node, corev1.ConditionFalse, "no fault")
-	if n, _ := s.becomes(node, quarantine.Released); len(n.Spec.Taints) > 0 {
+	if n, _ := s.becomes(node, causes.Released); len(n.Spec.Taints) > 0 {
 		t.Errorf("taints %v", n.Spec.Taints)
 	}
 }
@@ -439,19 +439,19 @@ func TestAttack19WhatIsOnlyWorthAnAlertKeepsNoNodeOutOfService(t *testing.T) {
 `))
 	node := s.nodes[0]
 	s.report(node, corev1.ConditionTrue, lost)
-	s.becomes(node, quarantine.Quarantined)
+	s.becomes(node, causes.Quarantined)
 	// The fault was reported well before the boot: heartbeats have a resolution of a second.
 	before := metav1.NewTime(time.Now().Add(-time.Minute)).Format(time.RFC3339)
 	s.patchStatus(s.admin, node, fmt.Sprintf(`{"status":{"conditions":[{"type":"GPUXidError","lastHeartbeatTime":%q}]}}`, before))
 	s.patchStatus(s.admin, node, `{"status":{"nodeInfo":{"bootID":"another boot"}}}`)
 	s.until("the new boot is seen", func() error {
-		if _, r := s.becomes(node, quarantine.Quarantined); r.Boot.ID != "another boot" {
+		if _, r := s.becomes(node, causes.Quarantined); r.Boot.ID != "another boot" {
 			return errors.New("it is not")
 		}
 		return nil
 	})
 	s.report(node, corev1.ConditionTrue, unknown)
-	s.becomes(node, quarantine.Released)
+	s.becomes(node, causes.Released)
 	s.said(node, "what remains is only worth an alert (rule xid-inspect: "+unknown+")")
 }
 
@@ -464,7 +464,7 @@ func TestAttack20AWorseFaultCountsAfterTheTaintWasRemovedTwice(t *testing.T) {
 `))
 	node := s.nodes[0]
 	s.report(node, corev1.ConditionTrue, ecc)
-	s.becomes(node, quarantine.Quarantined)
+	s.becomes(node, causes.Quarantined)
 	remove := func() {
 		if err := s.patchNode(s.admin, node, `{"spec":{"taints":null}}`); err != nil {
 			t.Fatal(err)
@@ -472,15 +472,15 @@ func TestAttack20AWorseFaultCountsAfterTheTaintWasRemovedTwice(t *testing.T) {
 	}
 	remove()
 	s.until("the taint is put back", func() error {
-		if n, r := s.becomes(node, quarantine.Quarantined); !r.Taint.Restored || len(n.Spec.Taints) == 0 {
+		if n, r := s.becomes(node, causes.Quarantined); !r.Taint.Restored || len(n.Spec.Taints) == 0 {
 			return fmt.Errorf("record %s", r)
 		}
 		return nil
 	})
 	remove()
-	s.becomes(node, quarantine.Released)
+	s.becomes(node, causes.Released)
 	s.report(node, corev1.ConditionTrue, lost)
-	n, r := s.becomes(node, quarantine.Quarantined)
+	n, r := s.becomes(node, causes.Quarantined)
 	if len(n.Spec.Taints) != 1 || r.Taint.Repair != conditions.Reboot {
 		t.Errorf("taints %v, record %s", n.Spec.Taints, r)
 	}
@@ -514,7 +514,7 @@ func TestAttack21AStaleDriverUpgradeSilencesNoNode(t *testing.T) {
 `))
 	s.report(fresh, corev1.ConditionTrue, lost)
 	s.report(stale, corev1.ConditionTrue, lost)
-	s.becomes(stale, quarantine.Quarantined)
+	s.becomes(stale, causes.Quarantined)
 	s.said(stale, "DriverUpgradeStale: label "+label+"=pod-restart-required has not changed for 3h")
 	if n := s.get(fresh); n.Annotations[conditions.AnnotationQuarantine] != "" {
 		t.Errorf("a node in an upgrade has record %s", n.Annotations[conditions.AnnotationQuarantine])

@@ -28,6 +28,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
 	"github.com/pitcrew-dev/pitcrew/e2e/components"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 )
 
 var (
@@ -176,7 +177,7 @@ func (w *world) check(t *testing.T) {
 		switch {
 		case s.isQuarantined():
 			quarantines[s.record.ID] = true
-		case s.record != nil && s.record.Phase == quarantine.Released && s.before.isQuarantined():
+		case s.record != nil && s.record.Phase == causes.Released && s.before.isQuarantined():
 			releases[s.record.ID] = true
 		}
 	}

@@ -15,20 +15,20 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
-	"github.com/pitcrew-dev/pitcrew/remediator/repair"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
+	repairvisit "github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 // taken is a version of a node that a rule has quarantined, or not; rule "": there is no fault.
 func taken(at uint64, node, rule string) version[*corev1.Node] {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, UID: types.UID(node)}, Status: corev1.NodeStatus{NodeInfo: corev1.NodeSystemInfo{BootID: "boot-1"}}}
 	if rule != "" {
-		taint := quarantine.Taint{Key: conditions.TaintUnhealthy, Value: conditions.GPUXidError, Effect: corev1.TaintEffectNoSchedule, Rule: rule}
+		taint := causes.Taint{Key: conditions.TaintUnhealthy, Value: conditions.GPUXidError, Effect: corev1.TaintEffectNoSchedule, Rule: rule}
 		n.Spec.Taints = []corev1.Taint{taint.NodeTaint()}
 		n.Status.Conditions = []corev1.NodeCondition{{Type: conditions.GPUXidError, Status: corev1.ConditionTrue}}
-		n.Annotations = map[string]string{conditions.AnnotationQuarantine: (&quarantine.Record{V: 1, NodeUID: n.UID, Quarantine: quarantine.Quarantine{
-			ID: "q-" + node, Phase: quarantine.Quarantined, Taint: &taint, QuarantinedAt: time.Unix(1, 0),
-			Causes: []quarantine.Cause{{Condition: conditions.GPUXidError, Rule: rule, Repair: conditions.Reboot, Due: true, BootID: "boot-1"}},
+		n.Annotations = map[string]string{conditions.AnnotationQuarantine: (&causes.Record{V: 1, NodeUID: n.UID, Quarantine: causes.Quarantine{
+			ID: "q-" + node, Phase: causes.Quarantined, Taint: &taint, QuarantinedAt: time.Unix(1, 0),
+			Causes: []causes.Cause{{Condition: conditions.GPUXidError, Rule: rule, Repair: conditions.Reboot, Due: true, BootID: "boot-1"}},
 		}}).String()}
 	}
 	return version[*corev1.Node]{object: n, at: at}
@@ -97,9 +97,9 @@ func TestWhatMustNotBeIsFound(t *testing.T) {
 // visited is a version of a node that a visit works on.
 func visited(at uint64, node, visit string) version[*corev1.Node] {
 	v := taken(at, node, validatedRule)
-	v.object.Spec.Taints = append(v.object.Spec.Taints, corev1.Taint{Key: conditions.TaintMaintenance, Value: string(repair.Repair), Effect: corev1.TaintEffectNoSchedule})
-	record := &repair.Record{V: 1, NodeUID: v.object.UID, Current: &repair.Visit{
-		ID: visit, Kind: repair.Repair, Phase: repair.Working, Attempt: 1, Template: "reset-gpu", Quarantine: "q-" + node,
+	v.object.Spec.Taints = append(v.object.Spec.Taints, corev1.Taint{Key: conditions.TaintMaintenance, Value: string(repairvisit.Repair), Effect: corev1.TaintEffectNoSchedule})
+	record := &repairvisit.Record{V: 1, NodeUID: v.object.UID, Current: &repairvisit.Visit{
+		ID: visit, Kind: repairvisit.Repair, Phase: repairvisit.Working, Attempt: 1, Template: "reset-gpu", Quarantine: "q-" + node,
 		StartedAt: time.Unix(1, 0), PhaseSince: time.Unix(1, 0),
 	}}
 	v.object.Annotations[conditions.AnnotationRepair] = record.String()
@@ -166,7 +166,7 @@ func TestTheBreakerHoldsBackWhatComesTooSoon(t *testing.T) {
 			var versions []version[*corev1.Node]
 			for i, at := range []time.Duration{0, time.Second, time.Second + test.after} {
 				v := taken(uint64(10+i), fmt.Sprint("node-", i), "gpu-xid")
-				record, err := quarantine.RecordOf(v.object)
+				record, err := causes.RecordOf(v.object)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -194,10 +194,10 @@ func TestAManualReleaseHoldsUntilTheFaultHasCleared(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var versions []version[*corev1.Node]
-			add := func(change func(*corev1.Node, *quarantine.Record)) {
+			add := func(change func(*corev1.Node, *causes.Record)) {
 				v := taken(uint64(10+len(versions)), "node", "gpu-xid")
 				v.object.Status.Conditions[0].Message = fault
-				record, err := quarantine.RecordOf(v.object)
+				record, err := causes.RecordOf(v.object)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -206,24 +206,24 @@ func TestAManualReleaseHoldsUntilTheFaultHasCleared(t *testing.T) {
 				v.object.Annotations[conditions.AnnotationQuarantine] = record.String()
 				versions = append(versions, v)
 			}
-			released := func(_ *corev1.Node, r *quarantine.Record) {
-				r.Phase, r.ReleasedBy = quarantine.Released, quarantine.ByPerson
+			released := func(_ *corev1.Node, r *causes.Record) {
+				r.Phase, r.ReleasedBy = causes.Released, causes.ByPerson
 			}
-			add(func(*corev1.Node, *quarantine.Record) {})
+			add(func(*corev1.Node, *causes.Record) {})
 			if !test.atOnce {
 				add(released)
 			}
 			if test.cleared {
-				add(func(n *corev1.Node, r *quarantine.Record) {
+				add(func(n *corev1.Node, r *causes.Record) {
 					released(n, r)
 					n.Status.Conditions[0].Status = corev1.ConditionFalse
 				})
 			}
-			add(func(n *corev1.Node, r *quarantine.Record) {
+			add(func(n *corev1.Node, r *causes.Record) {
 				if test.atOnce {
 					last := r.Quarantine
-					last.Phase, last.ReleasedBy = quarantine.Released, quarantine.ByPerson
-					r.ID, r.Last = "again", []quarantine.Quarantine{last}
+					last.Phase, last.ReleasedBy = causes.Released, causes.ByPerson
+					r.ID, r.Last = "again", []causes.Quarantine{last}
 				}
 				if test.booted {
 					n.Status.NodeInfo.BootID = "boot-2"
@@ -250,11 +250,11 @@ func TestAReleaseNeedsTheFaultGoneAndTheRepairMade(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			before := taken(1, "node", "gpu-xid")
 			after := version[*corev1.Node]{object: before.object.DeepCopy(), at: 2}
-			record, err := quarantine.RecordOf(before.object)
+			record, err := causes.RecordOf(before.object)
 			if err != nil {
 				t.Fatal(err)
 			}
-			record.Phase, record.ReleasedBy = quarantine.Released, cmp.Or(test.by, quarantine.ByPitcrew)
+			record.Phase, record.ReleasedBy = causes.Released, cmp.Or(test.by, causes.ByPitcrew)
 			after.object.Annotations[conditions.AnnotationQuarantine] = record.String()
 			after.object.Status.NodeInfo.BootID = test.boot
 			if after.object.Status.Conditions[0].Message = test.message; test.message == "" {

@@ -17,7 +17,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/internal/repairresult"
-	"github.com/pitcrew-dev/pitcrew/remediator/repair"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 // installRepair installs what the chart ships for visits to nodes.
@@ -115,7 +115,7 @@ func (w *world) beat(ctx context.Context) {
 	}
 	for i := range list.Items {
 		n := &list.Items[i]
-		if r, err := repair.RecordOf(n); err != nil || r == nil || r.Current == nil || r.Current.Phase != repair.Proving {
+		if r, err := visit.RecordOf(n); err != nil || r == nil || r.Current == nil || r.Current.Phase != visit.Proving {
 			continue
 		}
 		before := n.DeepCopy()

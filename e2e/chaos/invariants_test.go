@@ -15,9 +15,9 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
-	"github.com/pitcrew-dev/pitcrew/remediator/repair"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
@@ -38,13 +38,13 @@ func (v violation) String() string {
 // nodeState is a version of a Node, read.
 type nodeState struct {
 	version[*corev1.Node]
-	record *quarantine.Record // nil: none, or that of another node
-	visits *repair.Record     // nil: none, or that of another node
-	before *nodeState         // the version before it; nil for the first
+	record *causes.Record // nil: none, or that of another node
+	visits *visit.Record  // nil: none, or that of another node
+	before *nodeState     // the version before it; nil for the first
 }
 
 // visit is the one under way; nil: there is none.
-func (s *nodeState) visit() *repair.Visit {
+func (s *nodeState) visit() *visit.Visit {
 	if s == nil || s.gone || s.visits == nil {
 		return nil
 	}
@@ -54,7 +54,7 @@ func (s *nodeState) visit() *repair.Visit {
 // isWorkedOn tells whether a visit owns the node: it has the taint, and there may be a Job.
 func (s *nodeState) isWorkedOn() bool {
 	v := s.visit()
-	return v != nil && (v.Phase == repair.Working || v.Phase == repair.Ending) && s.hasTaint(conditions.TaintMaintenance)
+	return v != nil && (v.Phase == visit.Working || v.Phase == visit.Ending) && s.hasTaint(conditions.TaintMaintenance)
 }
 
 func (s *nodeState) hasTaint(key string) bool {
@@ -62,7 +62,7 @@ func (s *nodeState) hasTaint(key string) bool {
 }
 
 func (s *nodeState) isQuarantined() bool {
-	return s != nil && !s.gone && s.record != nil && s.record.Phase == quarantine.Quarantined
+	return s != nil && !s.gone && s.record != nil && s.record.Phase == causes.Quarantined
 }
 
 // statesOf reads versions, which are in order.
@@ -71,10 +71,10 @@ func statesOf(versions []version[*corev1.Node]) []*nodeState {
 	var all []*nodeState
 	for _, v := range versions {
 		s := &nodeState{version: v, before: last[v.object.UID]}
-		if r, err := quarantine.RecordOf(v.object); err == nil && r != nil && r.NodeUID == v.object.UID {
+		if r, err := causes.RecordOf(v.object); err == nil && r != nil && r.NodeUID == v.object.UID {
 			s.record = r
 		}
-		if r, err := repair.RecordOf(v.object); err == nil {
+		if r, err := visit.RecordOf(v.object); err == nil {
 			s.visits = r
 		}
 		last[v.object.UID] = s
@@ -156,7 +156,7 @@ func (s *nodeState) breaks(format string, args ...any) violation {
 			lines = append(lines, at.String())
 			shown++
 		}
-		if at != s && (at.record == nil || at.record.Phase == quarantine.Released) && !slices.ContainsFunc(at.object.Status.Conditions, isFaulty) {
+		if at != s && (at.record == nil || at.record.Phase == causes.Released) && !slices.ContainsFunc(at.object.Status.Conditions, isFaulty) {
 			break
 		}
 	}
@@ -209,12 +209,12 @@ func (l leadership) took(s *nodeState, annotation string) bool {
 type place struct {
 	name  string
 	limit int
-	has   func(*quarantine.Record) bool
+	has   func(*causes.Record) bool
 }
 
 var places = []place{
-	{"the policy", maxNodes, func(r *quarantine.Record) bool { return !limits.IsSoft(r.Taint.Effect) }},
-	{"rule gpu-memory", maxMemory, func(r *quarantine.Record) bool { return r.Taint.Rule == "gpu-memory" }},
+	{"the policy", maxNodes, func(r *causes.Record) bool { return !limits.IsSoft(r.Taint.Effect) }},
+	{"rule gpu-memory", maxMemory, func(r *causes.Record) bool { return r.Taint.Rule == "gpu-memory" }},
 }
 
 // checkBudget: no leader takes a place under a budget that is used up. What a process writes that has lost the lease uses up none.
@@ -297,7 +297,7 @@ func checkCauses(states []*nodeState, putBack map[string]bool) (found []violatio
 func checkReleases(states []*nodeState) (found []violation) {
 	for _, s := range states {
 		r := s.record
-		if s.gone || s.joined || !s.before.isQuarantined() || r == nil || r.Phase != quarantine.Released || r.ID != s.before.record.ID || r.ReleasedBy != quarantine.ByPitcrew {
+		if s.gone || s.joined || !s.before.isQuarantined() || r == nil || r.Phase != causes.Released || r.ID != s.before.record.ID || r.ReleasedBy != causes.ByPitcrew {
 			continue
 		}
 		for _, cause := range r.Causes {
@@ -327,8 +327,8 @@ func checkManualReleases(states []*nodeState) (found []violation) {
 			continue
 		}
 		cause := s.record.Decisive()
-		covers := func(q quarantine.Quarantine) bool {
-			return q.ReleasedBy == quarantine.ByPerson && slices.ContainsFunc(q.Causes, func(c quarantine.Cause) bool {
+		covers := func(q causes.Quarantine) bool {
+			return q.ReleasedBy == causes.ByPerson && slices.ContainsFunc(q.Causes, func(c causes.Cause) bool {
 				return c.Due && c.Condition == cause.Condition && c.Message == cause.Message
 			})
 		}
@@ -340,7 +340,7 @@ func checkManualReleases(states []*nodeState) (found []violation) {
 		}
 		breaks := again && stands(s.before) && len(s.record.Last) > 0 && covers(s.record.Last[0])
 		for p := s.before; !again && p != nil && stands(p); p = p.before {
-			if p.before.isQuarantined() && !p.isQuarantined() && p.record != nil && p.record.ReleasedBy == quarantine.ByPerson {
+			if p.before.isQuarantined() && !p.isQuarantined() && p.record != nil && p.record.ReleasedBy == causes.ByPerson {
 				breaks = covers(p.record.Quarantine)
 				break
 			}
@@ -388,7 +388,7 @@ func checkVisits(states []*nodeState, leaders leadership, repairs []jobVersion, 
 	untainted := map[string]bool{} // visits whose taints somebody has removed, which frees their places
 	for _, s := range states {
 		uid, v := s.object.UID, s.visit()
-		if v == nil || v.Kind != repair.Repair && v.Kind != repair.Validation {
+		if v == nil || v.Kind != visit.Repair && v.Kind != visit.Validation {
 			delete(active, uid)
 			continue
 		}
@@ -466,7 +466,7 @@ func checkVisits(states []*nodeState, leaders leadership, repairs []jobVersion, 
 				found = append(found, v)
 			}
 		}
-		if template := s.visit().Template; s.visit().Kind == repair.Repair {
+		if template := s.visit().Template; s.visit().Kind == visit.Repair {
 			action := s.visit().Quarantine + " " + template
 			if done[action] != "" {
 				found = append(found, s.breaks("action %s is done again by Job %s at %d, after %s", template, o.Name, job.at, done[action]))

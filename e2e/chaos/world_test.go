@@ -35,8 +35,8 @@ import (
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
-	"github.com/pitcrew-dev/pitcrew/remediator/repair"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
@@ -404,7 +404,7 @@ func (w *world) replace(i int) error {
 	if err := w.Client.Get(w.ctx, client.ObjectKey{Name: w.node(i)}, &n); err != nil {
 		return client.IgnoreNotFound(err)
 	}
-	if r, err := quarantine.RecordOf(&n); err == nil && r != nil {
+	if r, err := causes.RecordOf(&n); err == nil && r != nil {
 		return nil
 	}
 	// Not DeleteNodes, which has the remediators forget what they know of nodes.
@@ -600,9 +600,9 @@ func (w *world) stoppedFor(i int) (int, error) {
 			if err := w.Client.Get(w.ctx, client.ObjectKey{Name: cause.Node}, &n); client.IgnoreNotFound(err) != nil {
 				return -1, err
 			}
-			r, err := quarantine.RecordOf(&n)
+			r, err := causes.RecordOf(&n)
 			visited := slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == conditions.TaintMaintenance })
-			if err == nil && r != nil && r.Phase == quarantine.Quarantined && r.ID == cause.ID && !visited && !n.Spec.Unschedulable {
+			if err == nil && r != nil && r.Phase == causes.Quarantined && r.ID == cause.ID && !visited && !n.Spec.Unschedulable {
 				return w.index(cause.Node), nil
 			}
 		}
@@ -695,33 +695,33 @@ func (w *world) atRest() error {
 	var errs []error
 	for i := range list.Items {
 		n := &list.Items[i]
-		r, err := quarantine.RecordOf(n)
+		r, err := causes.RecordOf(n)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("node %s: %w", n.Name, err))
 			continue
 		}
 		tainted := slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return strings.HasPrefix(t.Key, conditions.Domain+"/") })
-		visits, err := repair.RecordOf(n)
+		visits, err := visit.RecordOf(n)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("node %s: %w", n.Name, err))
 			continue
 		}
 		visited := visits != nil && visits.Current != nil
-		open := visited || r != nil && (r.Phase == quarantine.Quarantined || r.Phase == quarantine.Released && r.ManualReleaseActive || n.Labels[conditions.LabelStatus] == conditions.StatusSuspect)
+		open := visited || r != nil && (r.Phase == causes.Quarantined || r.Phase == causes.Released && r.ManualReleaseActive || n.Labels[conditions.LabelStatus] == conditions.StatusSuspect)
 		if !tainted && !open {
 			continue
 		}
 		errs = append(errs, fmt.Errorf("node %s: taints %v, record %s, visits %s", n.Name, n.Spec.Taints,
 			n.Annotations[conditions.AnnotationQuarantine], n.Annotations[conditions.AnnotationRepair]))
-		byHand := func(c quarantine.Cause) bool { return c.Rule == policy.ByHand }
+		byHand := func(c causes.Cause) bool { return c.Rule == policy.ByHand }
 		switch {
-		case r == nil || r.Phase != quarantine.Quarantined:
+		case r == nil || r.Phase != causes.Quarantined:
 		case r.Worst() == conditions.Replace || r.ManualReleaseOnly || slices.ContainsFunc(r.Causes, byHand):
 			errs = append(errs, w.plugin("release", n.Name, "--without-validation"))
 		case needsPerson(visits, r.ID, n.Status.NodeInfo.BootID):
 			errs = append(errs, w.plugin("release", n.Name))
 		}
-		if visited && visits.Current.Phase == repair.Emptying && r != nil {
+		if visited && visits.Current.Phase == visit.Emptying && r != nil {
 			errs = append(errs, w.evictFrom(n.Name, r))
 		}
 		errs = append(errs, w.healthy(w.index(n.Name)))
@@ -769,8 +769,8 @@ func (w *world) readyAgain(nodes []corev1.Node) error {
 
 // evictFrom does what a person does with pods on a node whose visit waits for them, and that nothing else moves: those of a job that was
 // restarted for this quarantine already, and any if the faults of the node are gone, for which a new leader restarts no job.
-func (w *world) evictFrom(node string, r *quarantine.Record) error {
-	mended := !slices.ContainsFunc(r.Causes, func(c quarantine.Cause) bool { return c.HealthySince.IsZero() })
+func (w *world) evictFrom(node string, r *causes.Record) error {
+	mended := !slices.ContainsFunc(r.Causes, func(c causes.Cause) bool { return c.HealthySince.IsZero() })
 	for i := range jobs {
 		if !w.replacesPods(i) {
 			continue
@@ -799,15 +799,15 @@ func (w *world) evictFrom(node string, r *quarantine.Record) error {
 }
 
 // needsPerson tells whether no visit begins by itself any more in a quarantine: a person has stopped it, or the validation could not run.
-func needsPerson(r *repair.Record, quarantineID, boot string) bool {
-	if r == nil || r.Current != nil || r.Request != nil && r.Request.Kind != repair.RequestStop {
+func needsPerson(r *visit.Record, quarantineID, boot string) bool {
+	if r == nil || r.Current != nil || r.Request != nil && r.Request.Kind != visit.RequestStop {
 		return false
 	}
 	if r.Stopped == quarantineID {
 		return true
 	}
-	i := slices.IndexFunc(r.Last, func(v repair.Visit) bool { return v.Quarantine == quarantineID })
-	return i >= 0 && r.Last[i].Kind == repair.Validation && r.Last[i].Phase == repair.Failed && r.Last[i].BootID == boot
+	i := slices.IndexFunc(r.Last, func(v visit.Visit) bool { return v.Quarantine == quarantineID })
+	return i >= 0 && r.Last[i].Kind == visit.Validation && r.Last[i].Phase == visit.Failed && r.Last[i].BootID == boot
 }
 
 // healthy has every check of a node report that it finds no fault, with another text each time, since a heartbeat alone is not looked at.

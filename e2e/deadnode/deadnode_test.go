@@ -25,6 +25,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 )
 
 func TestMain(m *testing.M) { clustertest.Main(m, cluster.Options{NodeGrace: 5 * time.Second}) }
@@ -182,7 +183,7 @@ func (s *suite) kubectl(t *testing.T, args ...string) string {
 type state struct {
 	quarantined, due []string
 	unknown          int
-	records          map[string]*quarantine.Record
+	records          map[string]*causes.Record
 }
 
 func (s *suite) state(ctx context.Context) (state, error) {
@@ -190,13 +191,13 @@ func (s *suite) state(ctx context.Context) (state, error) {
 	if err := s.Client.List(ctx, &nodes); err != nil {
 		return state{}, err
 	}
-	now := state{records: map[string]*quarantine.Record{}}
+	now := state{records: map[string]*causes.Record{}}
 	for i := range nodes.Items {
 		n := &nodes.Items[i]
 		if _, dead := node.NotReady(n); dead {
 			now.unknown++
 		}
-		record, err := quarantine.RecordOf(n)
+		record, err := causes.RecordOf(n)
 		if err != nil {
 			return now, err
 		}
@@ -205,9 +206,9 @@ func (s *suite) state(ctx context.Context) (state, error) {
 		}
 		now.records[n.Name] = record
 		switch {
-		case record.Phase == quarantine.Quarantined:
+		case record.Phase == causes.Quarantined:
 			now.quarantined = append(now.quarantined, n.Name)
-		case record.Phase == quarantine.Suspect && record.Causes[0].Due && record.Causes[0].HealthySince.IsZero():
+		case record.Phase == causes.Suspect && record.Causes[0].Due && record.Causes[0].HealthySince.IsZero():
 			now.due = append(now.due, n.Name)
 		}
 	}
@@ -268,7 +269,7 @@ func (s *suite) change(t *testing.T, name string, change func(*corev1.Node)) {
 // blocked counts the nodes with an Event QuarantineBlocked that has a text.
 func (s *suite) blocked(t *testing.T, text string) int {
 	t.Helper()
-	return len(s.events(t, quarantine.QuarantineBlocked, text))
+	return len(s.events(t, causes.QuarantineBlocked, text))
 }
 
 // events are the objects of the Events with a reason and a text.
@@ -306,7 +307,7 @@ func TestDeadNodes(t *testing.T) {
 		}
 		s.solo.Thaw() // it was away
 		s.recovers(t)
-		if got := s.records(t)[solo]; got.ReleasedBy != quarantine.ByPitcrew || got.Boot != record.Boot {
+		if got := s.records(t)[solo]; got.ReleasedBy != causes.ByPitcrew || got.Boot != record.Boot {
 			t.Errorf("record %s", got)
 		}
 	})
@@ -325,7 +326,7 @@ func TestDeadNodes(t *testing.T) {
 		s.solo = kubelets
 		s.change(t, solo, s.solo.Own)
 		s.recovers(t)
-		if after := s.records(t)[solo]; after.ReleasedBy != quarantine.ByPitcrew || after.Boot.ID != bootID || before.Boot.ID == bootID {
+		if after := s.records(t)[solo]; after.ReleasedBy != causes.ByPitcrew || after.Boot.ID != bootID || before.Boot.ID == bootID {
 			t.Errorf("record %s", after)
 		}
 		s.solo.Freeze()
@@ -377,7 +378,7 @@ func TestDeadNodes(t *testing.T) {
 		s.becomes(t, 0, 20)
 		const text = "nodes of topology.kubernetes.io/zone=c are not Ready, all within 2m0s: more likely the network or the control plane than the nodes"
 		clustertest.Until(t, patience, "an Event", func() error {
-			if len(s.events(t, quarantine.DetectorSuspect, text)) == 0 {
+			if len(s.events(t, causes.DetectorSuspect, text)) == 0 {
 				return errors.New("none")
 			}
 			return nil
@@ -390,7 +391,7 @@ func TestDeadNodes(t *testing.T) {
 }
 
 // records are those of all nodes.
-func (s *suite) records(t *testing.T) map[string]*quarantine.Record {
+func (s *suite) records(t *testing.T) map[string]*causes.Record {
 	t.Helper()
 	now, err := s.state(t.Context())
 	if err != nil {
@@ -408,7 +409,7 @@ func (s *suite) outage(t *testing.T) {
 	var seen time.Time
 	clustertest.Until(t, patience, "the silent node is suspect", func() error {
 		record := s.records(t)["solo-0"]
-		if record == nil || record.Phase != quarantine.Suspect {
+		if record == nil || record.Phase != causes.Suspect {
 			return errors.New("it is not")
 		}
 		seen = record.Causes[0].FirstSeen

@@ -24,7 +24,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
@@ -168,7 +168,7 @@ func (w world) nodes(some []string) (all, there, due int) {
 		for _, t := range n.Spec.Taints {
 			tainted = tainted || t.Key == conditions.TaintUnhealthy
 		}
-		record, err := quarantine.RecordOf(n)
+		record, err := causes.RecordOf(n)
 		if err != nil {
 			w.Fatal(err)
 		}
@@ -178,7 +178,7 @@ func (w world) nodes(some []string) (all, there, due int) {
 			if among[n.Name] {
 				there++
 			}
-		case record != nil && record.Phase == quarantine.Suspect && among[n.Name]:
+		case record != nil && record.Phase == causes.Suspect && among[n.Name]:
 			for _, c := range record.Causes {
 				if c.Due {
 					due++

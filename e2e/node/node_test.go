@@ -26,7 +26,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/e2e/machine"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/internal/npd/npdtest"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 )
 
 func TestMain(m *testing.M) { machine.Main(m, components.DRAExampleDriver) }
@@ -263,9 +263,9 @@ func (m *host) healthy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if q, err := quarantine.RecordOf(node); err != nil {
+	if q, err := causes.RecordOf(node); err != nil {
 		t.Fatal(err)
-	} else if q != nil && q.Phase == quarantine.Quarantined {
+	} else if q != nil && q.Phase == causes.Quarantined {
 		m.pitcrew(t, "release", machine.NodeName, "-y")
 	}
 	m.tainted(t, false)

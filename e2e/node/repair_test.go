@@ -28,7 +28,9 @@ import (
 	"github.com/pitcrew-dev/pitcrew/e2e/machine"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 // repairValues are the chart's values for repairs. The remediator of the tests is not in a pod: a reboot of the only node would end it.
@@ -203,26 +205,26 @@ func (r *repairCase) node() *corev1.Node {
 }
 
 // record is that of the visits to the node.
-func (r *repairCase) record() *repair.Record {
+func (r *repairCase) record() *visit.Record {
 	r.Helper()
-	record, err := repair.RecordOf(r.node())
+	record, err := visit.RecordOf(r.node())
 	if err != nil {
 		r.Fatal(err)
 	}
-	return cmp.Or(record, &repair.Record{})
+	return cmp.Or(record, &visit.Record{})
 }
 
 // visit waits for a visit of a kind in a phase.
-func (r *repairCase) visit(kind repair.Kind, phase repair.Phase) repair.Visit {
+func (r *repairCase) visit(kind visit.Kind, phase visit.Phase) visit.Visit {
 	r.Helper()
-	var found repair.Visit
+	var found visit.Visit
 	clustertest.Until(r, patience, fmt.Sprintf("%s is %s", kind, phase), func() error {
 		record := r.record()
 		visits := record.Last
 		if record.Current != nil {
-			visits = append([]repair.Visit{*record.Current}, visits...)
+			visits = append([]visit.Visit{*record.Current}, visits...)
 		}
-		i := slices.IndexFunc(visits, func(v repair.Visit) bool { return v.Kind == kind && v.Phase == phase })
+		i := slices.IndexFunc(visits, func(v visit.Visit) bool { return v.Kind == kind && v.Phase == phase })
 		if i < 0 {
 			return fmt.Errorf("record %s\nquarantine %s\nEvents %q", record, r.node().Annotations[conditions.AnnotationQuarantine], r.notes())
 		}
@@ -243,8 +245,8 @@ func (r *repairCase) released() {
 					node.Annotations[conditions.AnnotationQuarantine], r.notes())
 			}
 		}
-		q, err := quarantine.RecordOf(node)
-		if err != nil || q == nil || q.ReleasedBy != quarantine.ByPitcrew {
+		q, err := causes.RecordOf(node)
+		if err != nil || q == nil || q.ReleasedBy != causes.ByPitcrew {
 			return fmt.Errorf("record %s, %w", node.Annotations[conditions.AnnotationQuarantine], err)
 		}
 		if !r.record().ValidatedFor(q.ID, node.Status.NodeInfo.BootID) {
@@ -302,7 +304,7 @@ func (r *repairCase) later(by time.Duration) {
 	r.Helper()
 	clustertest.Until(r, patience, "the record is changed", func() error {
 		node := r.node()
-		record, err := repair.RecordOf(node)
+		record, err := visit.RecordOf(node)
 		if err != nil || record == nil || record.Current == nil {
 			return fmt.Errorf("no visit: %w", err)
 		}
@@ -427,7 +429,7 @@ func TestANodeThatFailsUnderLoadStaysOutEscalatesAndWaitsForAPerson(t *testing.T
 	r.diagnosis(t, diagFailed)
 	r.m.kernel(t, xid119)
 	r.reset(t, r.resets0)
-	failed := r.visit(repair.Validation, repair.Failed)
+	failed := r.visit(visit.Validation, visit.Failed)
 	if !strings.Contains(failed.Outcome, "found a fault") {
 		t.Errorf("the validation: %q", failed.Outcome)
 	}
@@ -436,7 +438,7 @@ func TestANodeThatFailsUnderLoadStaysOutEscalatesAndWaitsForAPerson(t *testing.T
 	r.rebooted(t)
 	clustertest.Until(t, patience, "the advice to replace it", func() error {
 		record := r.record()
-		if record.Advice == nil || record.Advice.Do != repair.AdviseReplace {
+		if record.Advice == nil || record.Advice.Do != visit.AdviseReplace {
 			return fmt.Errorf("%s\nEvents %q", record, r.notes())
 		}
 		return nil
@@ -451,7 +453,7 @@ func TestAResetIsRefusedWhileAPodHoldsTheDevice(t *testing.T) {
 	holder := r.holder()
 	r.m.kernel(t, xid119)
 	r.event(repair.RepairRefused, "pod "+holder)
-	r.visit(repair.Repair, repair.Failed)
+	r.visit(visit.Repair, visit.Failed)
 	r.waitsForAPerson()
 	r.actions(0, 0)
 }
@@ -509,7 +511,7 @@ func (r *repairCase) holder() string {
 func TestAJobWhoseImageIsMissingWaitsForAPerson(t *testing.T) {
 	r := startRepairCase(t, repairs(noReset), true)
 	r.m.kernel(t, xid119)
-	r.visit(repair.Repair, repair.Working)
+	r.visit(visit.Repair, visit.Working)
 	var pods corev1.PodList
 	clustertest.Until(t, patience, "the pod waits for its image", func() error {
 		if err := r.m.Client.List(t.Context(), &pods, client.InNamespace(conditions.RepairNamespace)); err != nil {
@@ -523,7 +525,7 @@ func TestAJobWhoseImageIsMissingWaitsForAPerson(t *testing.T) {
 	})
 	r.later(repair.StartTimeout)
 	r.event(repair.RepairFailed, "ErrImageNeverPull")
-	r.visit(repair.Repair, repair.Failed)
+	r.visit(visit.Repair, visit.Failed)
 	r.waitsForAPerson()
 	r.actions(0, 0)
 }
@@ -542,12 +544,12 @@ func TestANodeThatDiesDuringItsRepairWaitsForItsProvider(t *testing.T) {
 		}
 		return errors.New("it is Ready")
 	})
-	if v := r.visit(repair.Repair, repair.Working); v.Attempt != 1 {
+	if v := r.visit(visit.Repair, visit.Working); v.Attempt != 1 {
 		t.Errorf("attempt %d", v.Attempt)
 	}
 	r.later(repair.StartTimeout + jobTimeout)
 	r.event(repair.RepairFailed, "has not come back")
-	r.visit(repair.Repair, repair.Failed)
+	r.visit(visit.Repair, visit.Failed)
 	r.waitsForAPerson()
 	r.actions(1, 0)
 }
@@ -564,7 +566,7 @@ func TestAPersonTakesANodeOverFromItsRepair(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := startRepairCase(t, repairs(noReset), true)
 			r.m.kernel(t, xid119)
-			r.visit(repair.Repair, repair.Working)
+			r.visit(visit.Repair, visit.Working)
 			var jobs batchv1.JobList
 			has := func(n int) func() error {
 				return func() error {
@@ -579,7 +581,7 @@ func TestAPersonTakesANodeOverFromItsRepair(t *testing.T) {
 			}
 			clustertest.Until(t, patience, "the Job", has(1))
 			takeOver(r)
-			r.visit(repair.Repair, repair.Failed)
+			r.visit(visit.Repair, visit.Failed)
 			clustertest.Until(t, patience, "the end of the Job", has(0))
 			r.waitsForAPerson()
 			r.actions(0, 0)

@@ -21,6 +21,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/e2e/machine"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 // checkPolicy checks nodes that are not quarantined. CHECKS are the fields of spec that say which.
@@ -125,9 +126,9 @@ func (r *repairCase) unmarked() {
 }
 
 // checked checks that the visit left what a check that has passed leaves: the note on the node, and the report of the diagnostics.
-func (r *repairCase) checked(kind repair.Kind) {
+func (r *repairCase) checked(kind visit.Kind) {
 	r.Helper()
-	r.visit(kind, repair.Passed)
+	r.visit(kind, visit.Passed)
 	boot := r.node().Status.NodeInfo.BootID
 	if c := r.record().Checked; c == nil || c.Template != "check" || c.BootID != boot || c.Quarantine != "" {
 		r.Errorf("record %s", r.record())
@@ -142,7 +143,7 @@ func TestAnIdleNodeIsSwept(t *testing.T) {
 	r := startRepairCase(t, sweeps, false)
 	r.addGPUs()
 	r.remediator()
-	r.checked(repair.Sweep)
+	r.checked(visit.Sweep)
 	if r.record().Swept["idle"].IsZero() {
 		t.Errorf("record %s", r.record())
 	}
@@ -169,7 +170,7 @@ func TestASweepMakesWayForAPod(t *testing.T) {
 	})
 	pod := r.pod("training", 1)
 	r.runs(pod)
-	r.visit(repair.Sweep, repair.Yielded)
+	r.visit(visit.Sweep, visit.Yielded)
 	r.event(repair.SweepYielded, "pod default/training")
 	r.unmarked()
 	if record := r.record(); record.Checked != nil || len(record.Swept) > 0 {
@@ -194,7 +195,7 @@ func TestANewNodeGetsNoPodBeforeItsFirstCheck(t *testing.T) {
 	if got := r.node().Status.NodeInfo.BootID; got != boot {
 		t.Errorf("the node is in boot %s, want %s", got, boot)
 	}
-	r.checked(repair.FirstCheck)
+	r.checked(visit.FirstCheck)
 	r.unmarked()
 	for _, c := range pod.Status.Conditions {
 		// It has whole seconds.

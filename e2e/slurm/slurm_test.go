@@ -20,7 +20,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
 	"github.com/pitcrew-dev/pitcrew/e2e/components"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 )
 
 func TestMain(m *testing.M) { clustertest.Main(m, cluster.Options{HandOff: true}) }
@@ -232,8 +232,8 @@ spec:
 	if err := r.Client.Get(t.Context(), client.ObjectKey{Name: sick}, &n); err != nil {
 		t.Fatal(err)
 	}
-	record, err := quarantine.RecordOf(&n)
-	if err != nil || record.Phase != quarantine.Quarantined || !slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == conditions.TaintUnhealthy }) {
+	record, err := causes.RecordOf(&n)
+	if err != nil || record.Phase != causes.Quarantined || !slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == conditions.TaintUnhealthy }) {
 		t.Errorf("record %s, taints %v, %v", record, n.Spec.Taints, err)
 	}
 }

@@ -37,7 +37,7 @@ func TestTheImageNamesNothingUnknown(t *testing.T) {
 			known[argument] = true
 			continue
 		case "FROM":
-			if image := strings.Fields(rest)[0]; strings.HasPrefix(image, "$") && !(global && known[image[1:]]) && image != "$PLUGINS" {
+			if image := strings.Fields(rest)[0]; strings.HasPrefix(image, "$") && (!global || !known[image[1:]]) && image != "$PLUGINS" {
 				t.Errorf("%s: no such argument before the first stage", line)
 			}
 			if fields := strings.Fields(rest); len(fields) == 3 {

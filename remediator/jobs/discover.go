@@ -18,7 +18,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/podreader"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/report"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
@@ -161,7 +161,7 @@ func (a *admission) reportUnread(ctx context.Context, t restart.Trigger, w kinds
 		return nil
 	}
 	a.reporter.Blocked(restart.CauseOf(t), report.ObjectOf(*w.Job), w.Job.GVK.Kind, restart.Blocked{
-		Reason: "ClaimUnread", Text: quarantine.Clip(fmt.Sprintf("cannot %v; tried again", why), conditions.MaxMessage),
+		Reason: "ClaimUnread", Text: causes.Clip(fmt.Sprintf("cannot %v; tried again", why), conditions.MaxMessage),
 	})
 	return nil
 }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/internal/version"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/record/keystore"
 )
 
@@ -25,7 +25,7 @@ func (r *reloader) showApplied(ctx context.Context, invalid error) {
 	}
 	applied := conditions.Applied{Version: version.String(), Policy: r.policy.Hash()}
 	if invalid != nil {
-		applied.Invalid = quarantine.Clip(invalid.Error(), conditions.MaxMessage)
+		applied.Invalid = causes.Clip(invalid.Error(), conditions.MaxMessage)
 	}
 	now := r.clock.Now()
 	stored := r.applied != nil && *r.applied == applied

@@ -16,7 +16,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/nodes/memory"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 )
 
@@ -88,7 +88,7 @@ func TestAReadOfTheBreakerThatHangsHoldsUpNoOtherNode(t *testing.T) {
 	if err := await(t, "the decision about node b", r.start(t.Context(), "b")); err != nil {
 		t.Error(err)
 	}
-	if diff := cmp.Diff([]string{quarantine.NodeQuarantined}, r.reasons()); diff != "" {
+	if diff := cmp.Diff([]string{causes.NodeQuarantined}, r.reasons()); diff != "" {
 		t.Error(diff)
 	}
 	cancel()
@@ -104,7 +104,7 @@ func TestAReadOfTheBreakerThatHangsEndsAtItsDeadline(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	r.reconcile(t, "a")
-	if diff := cmp.Diff([]string{quarantine.NodeQuarantined}, r.reasons()); diff != "" {
+	if diff := cmp.Diff([]string{causes.NodeQuarantined}, r.reasons()); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -119,7 +119,7 @@ func TestAWriteOfTheBreakerThatHangsHoldsUpNoOtherNode(t *testing.T) {
 	if err := await(t, "the decision about node c", r.start(t.Context(), "c")); err != nil {
 		t.Error(err)
 	}
-	want := []string{quarantine.NodeQuarantined, quarantine.BreakerOpen, quarantine.QuarantineBlocked, quarantine.QuarantineBlocked}
+	want := []string{causes.NodeQuarantined, causes.BreakerOpen, causes.QuarantineBlocked, causes.QuarantineBlocked}
 	if diff := cmp.Diff(want, r.reasons()); diff != "" {
 		t.Error(diff)
 	}

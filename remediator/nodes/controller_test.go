@@ -24,6 +24,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/nodes/memory"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
@@ -32,7 +33,7 @@ func TestAPlaceIsTakenBeforeTheCacheShowsIt(t *testing.T) {
 	for _, name := range []string{"a", "b", "c", "a", "b", "c"} {
 		r.reconcile(t, name)
 	}
-	if diff := cmp.Diff([]string{quarantine.NodeQuarantined, quarantine.QuarantineBlocked, quarantine.QuarantineBlocked}, r.reasons()); diff != "" {
+	if diff := cmp.Diff([]string{causes.NodeQuarantined, causes.QuarantineBlocked, causes.QuarantineBlocked}, r.reasons()); diff != "" {
 		t.Error(diff)
 	}
 	if diff := cmp.Diff([]string{"a", "b", "c"}, r.client.patched); diff != "" {
@@ -51,7 +52,7 @@ func TestARefusedWriteSaysNothingAndIsDecidedAgain(t *testing.T) {
 	}
 	r.client.refuse = nil
 	r.reconcile(t, "a")
-	if diff := cmp.Diff([]string{quarantine.NodeQuarantined}, r.reasons()); diff != "" {
+	if diff := cmp.Diff([]string{causes.NodeQuarantined}, r.reasons()); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -189,8 +190,8 @@ func TestAFinishedDeliveryWaitsBehindChanges(t *testing.T) {
 func TestALongEventIsCut(t *testing.T) {
 	const limit = 1024 // of the API server
 	r := newRig(t)
-	r.report.Warn(t.Context(), quarantine.PolicyInvalid, strings.Repeat("é", limit))
-	said := strings.TrimPrefix(<-r.recorder.Events, corev1.EventTypeWarning+" "+quarantine.PolicyInvalid+" ")
+	r.report.Warn(t.Context(), causes.PolicyInvalid, strings.Repeat("é", limit))
+	said := strings.TrimPrefix(<-r.recorder.Events, corev1.EventTypeWarning+" "+causes.PolicyInvalid+" ")
 	if len(said) > limit || len(said) < limit-1 || !utf8.ValidString(said) {
 		t.Errorf("%d bytes: %q", len(said), said)
 	}
@@ -206,7 +207,7 @@ func TestADryRunRestartsNoJobs(t *testing.T) {
 	if len(r.restarts.quarantines) > 0 || len(r.client.patched) > 0 || len(r.client.created) > 0 {
 		t.Errorf("restarted %v, patched %v, created %v", r.restarts.quarantines, r.client.patched, r.client.created)
 	}
-	if diff := cmp.Diff([]string{quarantine.NodeQuarantined}, r.reasons()); diff != "" {
+	if diff := cmp.Diff([]string{causes.NodeQuarantined}, r.reasons()); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -222,7 +223,7 @@ func TestATaintWithoutARecordIsRemovedOnce(t *testing.T) {
 		for range 3 {
 			r.reconcile(t, "a")
 		}
-		if diff := cmp.Diff([]string{quarantine.NodeReleased}, r.reasons()); diff != "" {
+		if diff := cmp.Diff([]string{causes.NodeReleased}, r.reasons()); diff != "" {
 			t.Errorf("dry run %v: %s", dryRun, diff)
 		}
 		if got := r.client.live["a"]; !dryRun && (got == nil || len(got.Spec.Taints) > 0) {
@@ -263,7 +264,7 @@ func TestOnlyReleasesAreMeasured(t *testing.T) {
 	if got := observations(t, r.report.Metrics.Quarantine); got != 1 {
 		t.Errorf("%d releases were measured, and there was one", got)
 	}
-	if diff := cmp.Diff([]string{quarantine.NodeQuarantined, quarantine.NodeReleased}, r.reasons()); diff != "" {
+	if diff := cmp.Diff([]string{causes.NodeQuarantined, causes.NodeReleased}, r.reasons()); diff != "" {
 		t.Error(diff)
 	}
 }

@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 )
 
@@ -46,14 +46,14 @@ func TestAVictimIsFoundByTheLastDomainOfItsNode(t *testing.T) {
 	r.reconcile(t, "a")
 	r.shows(1, "ResetGPU gpu 0000:01:00: Xid 145 NVLINK: RLW Error RLW_REMAP Fatal on link 4")
 	r.reconcile(t, "b")
-	record, err := quarantine.RecordOf(r.client.live["b"])
+	record, err := causes.RecordOf(r.client.live["b"])
 	if err != nil || record == nil || record.Taint == nil || record.Taint.HeldFor != "a" {
 		t.Errorf("%v %v", record, err)
 	}
 	if len(r.restarts.quarantines) != 1 {
 		t.Errorf("jobs are restarted for %v", r.restarts.quarantines)
 	}
-	if !strings.Contains(strings.Join(r.reasons(), " "), quarantine.NodeQuarantined) {
+	if !strings.Contains(strings.Join(r.reasons(), " "), causes.NodeQuarantined) {
 		t.Error("nothing is said")
 	}
 }

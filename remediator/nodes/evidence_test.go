@@ -18,7 +18,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/followers/evidence"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 )
 
 // evidenceStore keeps the one ConfigMap that is written.
@@ -99,7 +99,7 @@ func TestEvidenceThatCouldNotBeKeptIsKeptLater(t *testing.T) {
 	if again := r.reconcile(t, "a").RequeueAfter; again == 0 || again > evidenceRetry {
 		t.Errorf("tried again after %s", again)
 	}
-	if said := r.reasons(); !slices.Equal(said, []string{quarantine.NodeQuarantined}) || len(r.restarts.quarantines) != 1 {
+	if said := r.reasons(); !slices.Equal(said, []string{causes.NodeQuarantined}) || len(r.restarts.quarantines) != 1 {
 		t.Errorf("said %q, restarted %v: evidence must hold up nothing", said, r.restarts.quarantines)
 	}
 	store.down = nil

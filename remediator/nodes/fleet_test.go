@@ -24,6 +24,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/peers"
 )
@@ -105,13 +106,13 @@ func TestAPlaceIsFreeOnceTheCacheShowsTheRelease(t *testing.T) {
 	r.client.nodes[0].Status.Conditions[0].Status = corev1.ConditionFalse
 	r.reconcile(t, "a") // the cache does not show the release
 	r.reconcile(t, "b")
-	want := []string{quarantine.NodeQuarantined, quarantine.NodeReleased, quarantine.QuarantineBlocked}
+	want := []string{causes.NodeQuarantined, causes.NodeReleased, causes.QuarantineBlocked}
 	if diff := gocmp.Diff(want, r.reasons()); diff != "" {
 		t.Error(diff)
 	}
 	r.client.nodes[0] = *r.client.live["a"].DeepCopy()
 	r.reconcile(t, "b")
-	if diff := gocmp.Diff([]string{quarantine.NodeQuarantined}, r.reasons()); diff != "" {
+	if diff := gocmp.Diff([]string{causes.NodeQuarantined}, r.reasons()); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -148,7 +149,7 @@ func TestAChangeIsNotedBeforeItHasANodeReconciled(t *testing.T) {
 		if _, err := r.Controller.Reconcile(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Name: "b"}}); err != nil {
 			t.Fatal(err)
 		}
-		if diff := gocmp.Diff([]string{quarantine.QuarantineBlocked}, r.reasons()); diff != "" {
+		if diff := gocmp.Diff([]string{causes.QuarantineBlocked}, r.reasons()); diff != "" {
 			t.Errorf("%s: %s", what, diff)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/remediator/followers/webhooks"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 )
 
@@ -16,10 +17,10 @@ func (c *Controller) deliver(n *corev1.Node, d quarantine.Decision) error {
 	if c.dryRun {
 		return nil
 	}
-	var record *quarantine.Record
+	var record *causes.Record
 	if d.State != nil {
 		record = d.State.Record
-	} else if on, err := quarantine.RecordOf(n); err == nil {
+	} else if on, err := causes.RecordOf(n); err == nil {
 		record = on
 	}
 	wanted, err := webhooks.DeliveriesOf(n, record)
@@ -52,7 +53,7 @@ func (c *Controller) tellSoperator(n *corev1.Node, d quarantine.Decision) {
 }
 
 // keepEvidence tells whether there is nothing to keep about the node, or it is kept.
-func (c *Controller) keepEvidence(ctx context.Context, n *corev1.Node, r *quarantine.Record) bool {
+func (c *Controller) keepEvidence(ctx context.Context, n *corev1.Node, r *causes.Record) bool {
 	if err := c.evidence.Keep(ctx, n, r); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "The evidence is not kept yet")
 		return false

@@ -13,7 +13,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 )
 
 const upgradeState = "nvidia.com/gpu-driver-upgrade-state"
@@ -112,7 +112,7 @@ func TestForgedRecordsAreNotRemembered(t *testing.T) {
 	n.Spec.Taints = []corev1.Taint{{Key: conditions.TaintUnhealthy, Effect: corev1.TaintEffectNoSchedule}}
 	for _, rule := range []string{"forged-3", "gpu", policy.ByHand} {
 		r.forgeRecord(t, n, rule)
-		record, err := quarantine.RecordOf(n)
+		record, err := causes.RecordOf(n)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -140,7 +140,7 @@ func TestForgedRulesAreNoLabelsOfMetrics(t *testing.T) {
 		t.Error(got)
 	}
 	// A rule that the policy had when it was reported.
-	r.report.Blocked(t.Context(), r.policy.Policy(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, &quarantine.Blocked{Rule: "forged-4", Reason: quarantine.BlockedByPause})
+	r.report.Blocked(t.Context(), r.policy.Policy(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, &causes.Blocked{Rule: "forged-4", Reason: causes.BlockedByPause})
 	if got := r.series(t); strings.Contains(got, "forged") {
 		t.Error(got)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/nodes/memory"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 )
 
@@ -66,7 +67,7 @@ func TestAFreePlaceWakesANodeThatWaitsForSomethingElse(t *testing.T) {
 	}
 	r.client.nodes[0] = *r.client.live["a"].DeepCopy()
 	r.reconcile(t, "b")
-	r.fleet.noteHeld(r.policy.Policy(), "b", quarantine.Decision{Limited: true, Blocked: &quarantine.Blocked{Reason: quarantine.BlockedByValidation}})
+	r.fleet.noteHeld(r.policy.Policy(), "b", quarantine.Decision{Limited: true, Blocked: &causes.Blocked{Reason: causes.BlockedByValidation}})
 	if got := r.wakes(t, "a", "b"); got != nil {
 		t.Fatalf("nothing has changed, and %v are decided again", got)
 	}

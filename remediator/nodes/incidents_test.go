@@ -17,7 +17,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/nodes/memory"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 )
 
@@ -61,7 +61,7 @@ func (r rig) portsDown(i int) {
 func (r rig) written() string {
 	var names []string
 	for name, n := range r.client.live {
-		if record, err := quarantine.RecordOf(n); err == nil && record != nil && record.Phase == quarantine.Quarantined {
+		if record, err := causes.RecordOf(n); err == nil && record != nil && record.Phase == causes.Quarantined {
 			names = append(names, name)
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/nodes/memory"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 )
 
 // These name nodes, so that an alert can. Only a node that needs attention has series, which bounds their number by that of
@@ -57,8 +57,8 @@ func (c collector) readingOf(p *policy.Policy, n *corev1.Node, condition corev1.
 	}
 	heartbeat, now := condition.LastHeartbeatTime.Time, c.clock.Now()
 	switch {
-	case r.repair == "" && quarantine.IsVerdict(condition.Type):
-	case quarantine.FromFuture(heartbeat, now):
+	case r.repair == "" && causes.IsVerdict(condition.Type):
+	case causes.FromFuture(heartbeat, now):
 		r.status = stale
 	case now.Sub(heartbeat) > limit:
 		r.status, r.since = stale, heartbeat.Add(limit)
@@ -87,11 +87,11 @@ func (c collector) collectNodes(out chan<- prometheus.Metric, nodes []corev1.Nod
 		if since, known := node.UpgradeSince(n); known && !node.Maintained(n, c.clock.Now()) {
 			out <- prometheus.MustNewConstMetric(staleUpgradeDesc, prometheus.GaugeValue, unix(since), n.Name)
 		}
-		record, err := quarantine.RecordOf(n)
+		record, err := causes.RecordOf(n)
 		if write, ok := pending[n.Name]; ok {
 			record, err = write.Record, nil
 		}
-		if err == nil && record != nil && record.Phase == quarantine.Quarantined {
+		if err == nil && record != nil && record.Phase == causes.Quarantined {
 			out <- prometheus.MustNewConstMetric(quarantineDesc, prometheus.GaugeValue, unix(record.QuarantinedAt), n.Name,
 				memory.KnownRule(p, record.Taint.Rule), record.Worst().String(), c.effectOn(record))
 		}
@@ -104,7 +104,7 @@ func (c collector) collectNodes(out chan<- prometheus.Metric, nodes []corev1.Nod
 
 // effectOn is the effect of the taint of a quarantine; empty if there is none, as in a dry run. Whoever forges records must not make up
 // labels of metrics.
-func (c collector) effectOn(r *quarantine.Record) string {
+func (c collector) effectOn(r *causes.Record) string {
 	if c.dryRun {
 		return ""
 	}

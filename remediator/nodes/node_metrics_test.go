@@ -13,7 +13,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 )
 
 const slowPolicy = testPolicy + `
@@ -156,7 +156,7 @@ func TestTheMetricOfAQuarantineHasTheEffectOfItsTaint(t *testing.T) {
 		"a dry run":   {corev1.TaintEffectNoSchedule, true, ""},
 	} {
 		c := collector{&Controller{dryRun: test.dryRun}}
-		record := &quarantine.Record{Quarantine: quarantine.Quarantine{Taint: &quarantine.Taint{Effect: test.effect}}}
+		record := &causes.Record{Quarantine: causes.Quarantine{Taint: &causes.Taint{Effect: test.effect}}}
 		if got := c.effectOn(record); got != test.want {
 			t.Errorf("%s: %q, want %q", name, got, test.want)
 		}

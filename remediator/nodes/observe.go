@@ -15,7 +15,9 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/pause"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/peers"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair"
 )
 
@@ -76,15 +78,15 @@ const (
 )
 
 func indexNode(object client.Object) []string {
-	record, err := quarantine.RecordOf(object.(*corev1.Node))
+	record, err := causes.RecordOf(object.(*corev1.Node))
 	if err != nil {
 		return nil // no rule is known to have quarantined it
 	}
 	return indexRecord(record)
 }
 
-func indexRecord(r *quarantine.Record) []string {
-	if r == nil || r.Phase != quarantine.Quarantined {
+func indexRecord(r *causes.Record) []string {
+	if r == nil || r.Phase != causes.Quarantined {
 		return nil
 	}
 	return []string{anyRule, r.Taint.Rule}
@@ -96,12 +98,12 @@ func (c *Controller) observe(ctx context.Context, p *policy.Policy, n *corev1.No
 		Node: n, Breaker: c.breaker.State(p), Delivered: c.delivered(n.Name), Seen: c.seen[n.Name], Known: c.known.Of(p),
 		LeadingSince: c.leadingSince,
 	}
-	o.Record, o.RecordErr = quarantine.RecordOf(n)
+	o.Record, o.RecordErr = causes.RecordOf(n)
 	o.Domain = c.fleet.domains.of(n)
-	c.fleet.domains.note(n, quarantine.DomainOf(p, n, o.Domain))
+	c.fleet.domains.note(n, causes.DomainOf(p, n, o.Domain))
 	o.Visits = repair.VisitsOf(n, o.Record, c.clock.Now())
 	var err error
-	if quarantine.NeedsPeers(p, n, o.Record, o.Breaker) {
+	if peers.AreNeeded(p, n, o.Record, o.Breaker) {
 		if o.Peers, err = c.fleet.others(ctx, p, n.Name); err != nil {
 			return o, err
 		}

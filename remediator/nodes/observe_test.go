@@ -16,6 +16,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 )
 
@@ -56,16 +57,16 @@ func slimNode() *corev1.Node {
 }
 
 // released is a record of a node that a person has released although its fault stands.
-func released() *quarantine.Record {
+func released() *causes.Record {
 	at := time.Date(2026, 11, 20, 12, 1, 0, 345e6, time.UTC)
-	return &quarantine.Record{
-		V: 1, NodeUID: "u", Boot: quarantine.Boot{ID: "b", Seen: at},
-		Quarantine: quarantine.Quarantine{
-			ID: "0123456789ab", Phase: quarantine.Released, QuarantinedAt: at, ReleasedAt: at, ReleasedBy: quarantine.ByPerson, ManualReleaseActive: true,
-			Causes: []quarantine.Cause{{
+	return &causes.Record{
+		V: 1, NodeUID: "u", Boot: causes.Boot{ID: "b", Seen: at},
+		Quarantine: causes.Quarantine{
+			ID: "0123456789ab", Phase: causes.Released, QuarantinedAt: at, ReleasedAt: at, ReleasedBy: causes.ByPerson, ManualReleaseActive: true,
+			Causes: []causes.Cause{{
 				Condition: "GPUXidError", Rule: "gpu-xid", Repair: conditions.Reboot, Message: lost, FirstSeen: at, Due: true, BootID: "b",
 			}},
-			Taint: &quarantine.Taint{
+			Taint: &causes.Taint{
 				Key: "pitcrew.dev/unhealthy", Value: "GPUXidError", Effect: "NoSchedule", Rule: "gpu-xid", Repair: conditions.Reboot, Since: at,
 			},
 		},
@@ -175,7 +176,7 @@ func TestOnlyWhatCanChangeADecisionIsReconciled(t *testing.T) {
 
 func TestNodesAreFoundByTheRuleThatQuarantinedThem(t *testing.T) {
 	quarantined, released := released(), released()
-	quarantined.Phase, quarantined.ManualReleaseActive = quarantine.Quarantined, false
+	quarantined.Phase, quarantined.ManualReleaseActive = causes.Quarantined, false
 	for name, test := range map[string]struct {
 		annotation string
 		want       []string

@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 )
 
 // The rule's time counts from the first decision of the process, not from the first one about the node: a leader that lost its
@@ -49,7 +49,7 @@ spec:
 	}
 	r.clock.SetTime(r.clock.Now().Add(time.Minute))
 	r.reconcile(t, "b")
-	if said := r.reasons(); len(said) != 1 || said[0] != quarantine.NodeQuarantined {
+	if said := r.reasons(); len(said) != 1 || said[0] != causes.NodeQuarantined {
 		t.Errorf("said %q, two minutes after the election", said)
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/nodes/report"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 )
 
 // reloadEvery is how often the policy file is read. The kubelet takes up to a minute to show a changed ConfigMap anyway.
@@ -66,7 +66,7 @@ func (r *reloader) takeEffect(ctx context.Context, changed bool, err error) {
 			if !r.policy.Known() {
 				meanwhile = "no node is quarantined or released until the policy is valid; restarts of jobs under way are finished: "
 			}
-			r.report.Warn(ctx, quarantine.PolicyInvalid, meanwhile+quarantine.Clip(r.reported, conditions.MaxMessage))
+			r.report.Warn(ctx, causes.PolicyInvalid, meanwhile+causes.Clip(r.reported, conditions.MaxMessage))
 		}
 		return
 	}
@@ -75,8 +75,7 @@ func (r *reloader) takeEffect(ctx context.Context, changed bool, err error) {
 	if p := r.policy.Policy(); r.leads() && p != r.warned {
 		r.warned = p
 		if len(p.Warnings) > 0 {
-			r.report.Warn(ctx, quarantine.PolicyWarning, "the policy is in force, but: "+quarantine.Clip(strings.Join(p.Warnings, "; "),
-				report.MaxNote/2))
+			r.report.Warn(ctx, causes.PolicyWarning, "the policy is in force, but: "+causes.Clip(strings.Join(p.Warnings, "; "), report.MaxNote/2))
 		}
 	}
 	if !changed {

@@ -16,6 +16,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 )
 
 // Attack 24: a policy that is invalid at the start is no reason to touch a node.
@@ -37,7 +38,7 @@ func TestWithoutAPolicyNothingIsDecided(t *testing.T) {
 	if result := r.reconcile(t, "quarantined"); result.RequeueAfter == 0 {
 		t.Fatal("the rig quarantines nothing")
 	}
-	if got := r.reasons(); !slices.Equal(got, []string{quarantine.NodeQuarantined}) {
+	if got := r.reasons(); !slices.Equal(got, []string{causes.NodeQuarantined}) {
 		t.Fatalf("Events %q", got)
 	}
 	quarantine.Decide(rules, quarantine.Observation{Node: &r.client.nodes[0]}, r.clock.Now()).State.Apply(&r.client.nodes[0])
@@ -64,7 +65,7 @@ func TestWithoutAPolicyNothingIsDecided(t *testing.T) {
 	if !slices.Equal(r.client.patched, []string{conditions.KnownConfigMap}) || len(r.restarts.quarantines) > 0 {
 		t.Errorf("%q were written, restarts %v", r.client.patched, r.restarts.quarantines)
 	}
-	if got := r.reasons(); !slices.Equal(got, []string{quarantine.PolicyInvalid}) {
+	if got := r.reasons(); !slices.Equal(got, []string{causes.PolicyInvalid}) {
 		t.Errorf("Events %q, want one PolicyInvalid", got)
 	}
 	valid := func() float64 {
@@ -108,7 +109,7 @@ func TestAnInvalidPolicyIsReportedOnceAndTheLastGoodOneStays(t *testing.T) {
 	if len(recorder.Events) != 1 {
 		t.Fatalf("said %d times", len(recorder.Events))
 	}
-	if e := <-recorder.Events; !strings.Contains(e, quarantine.PolicyInvalid) || !strings.Contains(e, "line ") {
+	if e := <-recorder.Events; !strings.Contains(e, causes.PolicyInvalid) || !strings.Contains(e, "line ") {
 		t.Errorf("said %q", e)
 	}
 	if len(changes) != 0 || len(file.Policy().Rules) == 0 {

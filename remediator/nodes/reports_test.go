@@ -13,7 +13,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 )
 
 func TestASuspectDetectorIsReportedOnceForAllNodes(t *testing.T) {
@@ -23,7 +23,7 @@ func TestASuspectDetectorIsReportedOnceForAllNodes(t *testing.T) {
 	for _, name := range []string{"a", "b", "c", "d"} {
 		r.reconcile(t, name)
 	}
-	if said := r.reasons(); !slices.Equal(said, []string{quarantine.DetectorSuspect}) {
+	if said := r.reasons(); !slices.Equal(said, []string{causes.DetectorSuspect}) {
 		t.Errorf("said %q", said)
 	}
 	// Once the rule has acted again, the next suspicion is news.
@@ -34,7 +34,7 @@ func TestASuspectDetectorIsReportedOnceForAllNodes(t *testing.T) {
 	r.client.nodes[1].Status.Conditions[0].Message = lost
 	r.report.Forget("b")
 	r.reconcile(t, "b")
-	if said := r.reasons(); !slices.Equal(said, []string{quarantine.NodeQuarantined, quarantine.DetectorSuspect}) {
+	if said := r.reasons(); !slices.Equal(said, []string{causes.NodeQuarantined, causes.DetectorSuspect}) {
 		t.Errorf("said %q", said)
 	}
 }
@@ -45,7 +45,7 @@ func TestARuleThatObservesSaysWhatItWouldDo(t *testing.T) {
 		r.policy.Policy().Rules[i].Observe = true
 	}
 	r.reconcile(t, "a")
-	if said := r.reasons(); !slices.Equal(said, []string{quarantine.WouldQuarantine}) {
+	if said := r.reasons(); !slices.Equal(said, []string{causes.WouldQuarantine}) {
 		t.Errorf("said %q", said)
 	}
 }
@@ -65,7 +65,7 @@ func TestARefusedWriteIsReportedOnce(t *testing.T) {
 	if len(r.recorder.Events) != 1 {
 		t.Fatalf("%d Events", len(r.recorder.Events))
 	}
-	for _, part := range []string{"Warning " + quarantine.QuarantineBlocked, "denied request: no cordons", "would be " + quarantine.NodeQuarantined} {
+	for _, part := range []string{"Warning " + causes.QuarantineBlocked, "denied request: no cordons", "would be " + causes.NodeQuarantined} {
 		said := <-r.recorder.Events
 		if !strings.Contains(said, part) {
 			t.Errorf("%q has no %q", said, part)
@@ -80,7 +80,7 @@ func TestARefusedWriteIsReportedOnce(t *testing.T) {
 	if _, err := r.Reconcile(t.Context(), request); err == nil {
 		t.Error("the write was not refused")
 	}
-	if said := r.reasons(); !slices.Equal(said, []string{quarantine.NodeQuarantined, quarantine.QuarantineBlocked}) {
+	if said := r.reasons(); !slices.Equal(said, []string{causes.NodeQuarantined, causes.QuarantineBlocked}) {
 		t.Errorf("said %q", said)
 	}
 }

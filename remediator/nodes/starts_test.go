@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 )
 
@@ -29,13 +30,13 @@ func TestADeletedNodeKeepsItsPlace(t *testing.T) {
 	r.reconcile(t, "a")
 	r.remove(t, "a")
 	r.reconcile(t, "b")
-	if got := strings.Join(r.reasons(), " "); got != quarantine.NodeQuarantined+" "+quarantine.QuarantineBlocked {
+	if got := strings.Join(r.reasons(), " "); got != causes.NodeQuarantined+" "+causes.QuarantineBlocked {
 		t.Errorf("said %q", got)
 	}
 	r.clock.SetTime(r.clock.Now().Add(limits.GoneFor))
 	r.client.nodes[0].Status.Conditions[0].LastHeartbeatTime = metav1.NewTime(r.clock.Now())
 	r.reconcile(t, "b")
-	if got := strings.Join(r.reasons(), " "); got != quarantine.NodeQuarantined {
+	if got := strings.Join(r.reasons(), " "); got != causes.NodeQuarantined {
 		t.Errorf("later said %q", got)
 	}
 }
@@ -51,7 +52,7 @@ func TestTheQuarantineInARecordIsRemembered(t *testing.T) {
 	r.reconcile(t, "a")
 	r.remove(t, "a")
 	r.reconcile(t, "b")
-	if got := r.reasons(); got[len(got)-1] != quarantine.QuarantineBlocked {
+	if got := r.reasons(); got[len(got)-1] != causes.QuarantineBlocked {
 		t.Errorf("said %q", got)
 	}
 }
@@ -72,7 +73,7 @@ func TestASkippedNodeKeepsItsPlace(t *testing.T) {
 	r.client.nodes[0].Labels = map[string]string{"pitcrew.dev/skip": "true"} // as a kubelet may
 	r.client.nodes[0].ResourceVersion = "8"
 	r.reconcile(t, "b")
-	if got := r.reasons(); got[len(got)-1] != quarantine.QuarantineBlocked {
+	if got := r.reasons(); got[len(got)-1] != causes.QuarantineBlocked {
 		t.Errorf("said %q", got)
 	}
 }

@@ -15,7 +15,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 )
 
 // lostAnswers are the errors that leave open whether a write has reached the API server.
@@ -65,7 +65,7 @@ func TestALostAnswerKeepsThePlace(t *testing.T) {
 				if got := slices.Contains(r.client.patched, "a"); got == arrives {
 					t.Errorf("written again: %v", got)
 				}
-				if diff := cmp.Diff([]string{quarantine.NodeQuarantined}, r.reasons()); diff != "" || len(r.restarts.quarantines) != map[bool]int{true: 1, false: 2}[arrives] {
+				if diff := cmp.Diff([]string{causes.NodeQuarantined}, r.reasons()); diff != "" || len(r.restarts.quarantines) != map[bool]int{true: 1, false: 2}[arrives] {
 					t.Errorf("%s, restarted %v", diff, r.restarts.quarantines)
 				}
 			})
@@ -83,7 +83,7 @@ func TestALostAnswerIsInDoubtUntilTheServerCanBeRead(t *testing.T) {
 	r.client.unanswered, r.client.down = nil, nil
 	r.reconcile(t, "b")
 	r.reconcile(t, "a")
-	if diff := cmp.Diff([]string{quarantine.QuarantineBlocked, quarantine.NodeQuarantined}, r.reasons()); diff != "" {
+	if diff := cmp.Diff([]string{causes.QuarantineBlocked, causes.NodeQuarantined}, r.reasons()); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -106,11 +106,11 @@ func TestALostAnswerIsSettledByTheCache(t *testing.T) {
 				r.tellUpdate(t, &before, &r.client.nodes[0])
 			}
 			r.reconcile(t, "a")
-			if got := strings.Join(r.reasons(), " "); got != map[bool]string{true: quarantine.NodeQuarantined, false: ""}[arrived] {
+			if got := strings.Join(r.reasons(), " "); got != map[bool]string{true: causes.NodeQuarantined, false: ""}[arrived] {
 				t.Errorf("arrived %v, told %v: said %q about node a", arrived, told, got)
 			}
 			r.reconcile(t, "b")
-			if got := map[bool]string{true: "b", false: ""}[slices.Contains(r.reasons(), quarantine.QuarantineBlocked)]; got != want {
+			if got := map[bool]string{true: "b", false: ""}[slices.Contains(r.reasons(), causes.QuarantineBlocked)]; got != want {
 				t.Errorf("arrived %v, told %v: held back %q, want %q", arrived, told, got, want)
 			}
 		}
@@ -146,7 +146,7 @@ func TestALostAnswerAboutANodeThatIsGoneKeepsThePlace(t *testing.T) {
 		gone(r)
 		r.reasons()
 		r.reconcile(t, "b")
-		if diff := cmp.Diff([]string{quarantine.QuarantineBlocked}, r.reasons()); diff != "" || r.breaker.Remembered()["a"] == nil {
+		if diff := cmp.Diff([]string{causes.QuarantineBlocked}, r.reasons()); diff != "" || r.breaker.Remembered()["a"] == nil {
 			t.Errorf("%s: %s, remembers %s", name, diff, r.breaker.Remembered())
 		}
 	}
@@ -173,7 +173,7 @@ func TestARefusedWriteDoesNotUndoTheOneBeforeIt(t *testing.T) {
 		t.Fatalf("the second write was not refused: %v", got)
 	}
 	r.reconcile(t, "b")
-	if diff := cmp.Diff([]string{quarantine.NodeQuarantined, quarantine.QuarantineBlocked}, r.reasons()); diff != "" {
+	if diff := cmp.Diff([]string{causes.NodeQuarantined, causes.QuarantineBlocked}, r.reasons()); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -192,9 +192,9 @@ func TestARefusalLeavesNoDoubt(t *testing.T) {
 		r.client.refuse, r.client.down = nil, syscall.ECONNREFUSED
 		r.reconcile(t, "b")
 		r.reconcile(t, "a") // without a live read
-		want := []string{quarantine.NodeQuarantined, quarantine.QuarantineBlocked}
+		want := []string{causes.NodeQuarantined, causes.QuarantineBlocked}
 		if isDenied(refusal) {
-			want = append([]string{quarantine.QuarantineBlocked}, want...)
+			want = append([]string{causes.QuarantineBlocked}, want...)
 		}
 		if diff := cmp.Diff(want, r.reasons()); diff != "" {
 			t.Errorf("%v: %s", refusal, diff)
@@ -214,7 +214,7 @@ func TestALostAnswerAfterAnotherWriterFreesThePlace(t *testing.T) {
 		t.Errorf("written over the other writer: %v", got)
 	}
 	r.reconcile(t, "b")
-	if diff := cmp.Diff([]string{quarantine.NodeQuarantined}, r.reasons()); diff != "" || !slices.Equal(r.client.patched, []string{"b"}) {
+	if diff := cmp.Diff([]string{causes.NodeQuarantined}, r.reasons()); diff != "" || !slices.Equal(r.client.patched, []string{"b"}) {
 		t.Errorf("%s, patched %v", diff, r.client.patched)
 	}
 }

@@ -11,7 +11,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 )
 
 // The controller reads what the visits have found out from the node, and a validation that is waited for is no alarm.
@@ -43,20 +43,20 @@ func TestANodeIsReleasedWithTheValidationOnIt(t *testing.T) {
 	if len(r.recorder.Events) != 1 {
 		t.Fatalf("%d Events", len(r.recorder.Events))
 	}
-	if said := <-r.recorder.Events; !strings.HasPrefix(said, "Normal "+quarantine.QuarantineBlocked+" GPUXidError has cleared; the node waits for its validation") {
+	if said := <-r.recorder.Events; !strings.HasPrefix(said, "Normal "+causes.QuarantineBlocked+" GPUXidError has cleared; the node waits for its validation") {
 		t.Error(said)
 	}
-	if b := r.report.BlockedNodes()["a"]; b.Reason != quarantine.BlockedByValidation || b.Rule != "gpu" {
+	if b := r.report.BlockedNodes()["a"]; b.Reason != causes.BlockedByValidation || b.Rule != "gpu" {
 		t.Errorf("%+v", b)
 	}
-	record, err := quarantine.RecordOf(r.client.live["a"])
+	record, err := causes.RecordOf(r.client.live["a"])
 	if err != nil {
 		t.Fatal(err)
 	}
 	reconcile(time.Second, func(n *corev1.Node) {
 		n.Annotations[conditions.AnnotationRepair] = `{"v":1,"nodeUID":"a","checked":{"at":"2026-11-20T12:05:00Z","bootID":"boot-1","quarantine":"` + record.ID + `"}}`
 	})
-	if said := r.reasons(); !slices.Equal(said, []string{quarantine.NodeReleased}) || len(r.client.live["a"].Spec.Taints) > 0 {
+	if said := r.reasons(); !slices.Equal(said, []string{causes.NodeReleased}) || len(r.client.live["a"].Spec.Taints) > 0 {
 		t.Errorf("said %q, taints %v", said, r.client.live["a"].Spec.Taints)
 	}
 }

@@ -39,7 +39,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
 	"github.com/pitcrew-dev/pitcrew/remediator/latekinds"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 	"github.com/pitcrew-dev/pitcrew/remediator/stall"
 )
@@ -287,7 +287,7 @@ func (f *follower) Reconcile(ctx context.Context, req request) (ctrl.Result, err
 	}
 	if followed.wrong != nil {
 		f.sayOnce(followed, object, "Annotation", followed.wrong.Error())
-		return ctrl.Result{}, nil //nolint:nilerr // nothing is to be tried again until the annotation changes
+		return ctrl.Result{}, nil // nothing is to be tried again until the annotation changes
 	}
 	now := f.Clock.Now()
 	if early := followed.due.Sub(now); early > 0 {
@@ -356,7 +356,7 @@ func (f *follower) follow(req request, object *metav1.PartialObjectMetadata, a s
 	}
 	_, fresh.wrong = stall.Parse(a, f.compile)
 	if a.Removed != "" {
-		f.Recorder.Eventf(object, nil, corev1.EventTypeWarning, quarantine.PolicyWarning, "Ignored",
+		f.Recorder.Eventf(object, nil, corev1.EventTypeWarning, causes.PolicyWarning, "Ignored",
 			"ignored, because this version no longer knows it: annotation %s of the job or its namespace", a.Removed)
 	}
 	f.mu.Lock()

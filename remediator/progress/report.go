@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/stall"
 )
 
@@ -121,7 +122,7 @@ func (f *follower) report(ctx context.Context, req request, object *metav1.Parti
 func (f *follower) sayOnce(known *followed, object *metav1.PartialObjectMetadata, action, text string) {
 	if key := eventUnknown + action; !known.said.Has(key) {
 		known.said.Insert(key)
-		f.Recorder.Eventf(object, nil, corev1.EventTypeWarning, eventUnknown, action, "%s", quarantine.Clip(text, maxNote))
+		f.Recorder.Eventf(object, nil, corev1.EventTypeWarning, eventUnknown, action, "%s", causes.Clip(text, maxNote))
 	}
 }
 
@@ -157,7 +158,7 @@ func (f *follower) reportStalled(ctx context.Context, req request, object *metav
 	known.said.Insert(eventStalled)
 	f.metrics.stalls.WithLabelValues(req.Kind.Kind).Inc()
 	f.Recorder.Eventf(object, nil, corev1.EventTypeWarning, eventStalled, "Observe", "%s",
-		quarantine.Clip(stalledText(v, ranks, now)+"; "+where, maxNote))
+		causes.Clip(stalledText(v, ranks, now)+"; "+where, maxNote))
 }
 
 // stalledText names the ranks that are behind, and their nodes.
@@ -253,7 +254,7 @@ func (f *follower) eventsOf(ctx context.Context, evidence Evidence) (all []Event
 			if e.Series != nil {
 				last, count = e.Series.LastObservedTime.Time, e.Series.Count
 			}
-			all = append(all, EventEvidence{kind, name, e.Type, quarantine.Clip(e.Reason, maxReason), max(count, 1),
+			all = append(all, EventEvidence{kind, name, e.Type, causes.Clip(e.Reason, maxReason), max(count, 1),
 				slices.MaxFunc([]time.Time{last, e.EventTime.Time}, time.Time.Compare)})
 		}
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/peers"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/units"
@@ -263,7 +264,7 @@ func TestReplacedNodesUseUpTheLimits(t *testing.T) {
 				gpu(lost)(f.worlds[at])
 				var w *world
 				w, memory = f.decideAndRemember(at, memory)
-				if r := w.record(); r.Phase == Quarantined {
+				if r := w.record(); r.Phase == causes.Quarantined {
 					quarantined[w.node.Name] = true
 				}
 				replacement := fmt.Sprintf("replacement-%d", i)
@@ -376,7 +377,7 @@ func TestOnlyCheckedNodesThatLeftServiceLatelyUseUpTheBudget(t *testing.T) {
 			}
 			gpu(lost)(f.worlds[1])
 			w := f.decide(1)
-			if counts := w.record().Phase == Suspect; counts != test.counts {
+			if counts := w.record().Phase == causes.Suspect; counts != test.counts {
 				t.Errorf("counts: %v, blocked %+v", counts, w.last.Blocked)
 			}
 		})
@@ -426,7 +427,7 @@ func TestForgersNeverMakeUsExceedABudget(t *testing.T) {
 				isBad(w)
 			case 6: // a record that claims many quarantines, of now and of the future
 				r := w.record()
-				if r == nil || r.Taint == nil || r.Phase == Quarantined {
+				if r == nil || r.Taint == nil || r.Phase == causes.Quarantined {
 					continue
 				}
 				for range 20 {
@@ -436,7 +437,7 @@ func TestForgersNeverMakeUsExceedABudget(t *testing.T) {
 				}
 				w.node.Annotations[conditions.AnnotationQuarantine] = r.String()
 			case 7:
-				if r := w.record(); r != nil && r.Phase == Quarantined {
+				if r := w.record(); r != nil && r.Phase == causes.Quarantined {
 					soft := limits.IsSoft(r.Taint.Effect)
 					starts[soft] = append(starts[soft], r.QuarantinedAt)
 					replaced++

@@ -11,7 +11,9 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/peers"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/units"
 )
 
@@ -71,8 +73,8 @@ func (f *fleet) links() string {
 	for _, w := range f.worlds {
 		letter := "-"
 		switch r := w.record(); {
-		case r == nil || r.Phase == Released:
-		case r.Phase == Suspect:
+		case r == nil || r.Phase == causes.Released:
+		case r.Phase == causes.Suspect:
 			letter = "s"
 		case w.node.Labels[conditions.LabelRepair] == "Inspect" && w.node.Spec.Taints[0].Effect == corev1.TaintEffectNoSchedule:
 			letter = "h"
@@ -114,7 +116,7 @@ func TestOneBrokenLinkIsOneRepair(t *testing.T) {
 			if !strings.Contains(victim.node.Annotations[conditions.AnnotationQuarantine], fmt.Sprintf(`"heldFor":"n%d"`, at)) {
 				t.Error(victim.node.Annotations[conditions.AnnotationQuarantine])
 			}
-			if victim.last.Started != nil || len(PeerOf(victim.policy, victim.node).Starts) > 0 {
+			if victim.last.Started != nil || len(peers.Of(victim.policy, victim.node).Starts) > 0 {
 				t.Error("a victim counts for the breaker")
 			}
 		})
@@ -205,7 +207,7 @@ func TestVictimsWaitForTheOrigin(t *testing.T) {
 	f.passes(time.Minute)
 	f.round()
 	f.wantLinks("ssss")
-	if b := f.worlds[1].last.Blocked; b == nil || b.Reason != BlockedByOrigin || !strings.Contains(b.Message, "node n0, which is not quarantined") || !f.worlds[1].last.WaitsForOthers {
+	if b := f.worlds[1].last.Blocked; b == nil || b.Reason != causes.BlockedByOrigin || !strings.Contains(b.Message, "node n0, which is not quarantined") || !f.worlds[1].last.WaitsForOthers {
 		t.Errorf("%+v", b)
 	}
 }
@@ -310,7 +312,7 @@ func TestTheSwitchSideIsRememberedWhileNothingIsDone(t *testing.T) {
 	f.passes(3 * time.Second)
 	f.round()
 	f.wantLinks("ssss")
-	if b := f.worlds[0].last.Blocked; b == nil || b.Reason != BlockedByDetectorSuspect {
+	if b := f.worlds[0].last.Blocked; b == nil || b.Reason != causes.BlockedByDetectorSuspect {
 		t.Fatalf("%+v", b)
 	}
 	for _, w := range f.worlds[1:] {
@@ -376,7 +378,7 @@ func TestRulesThatDoNotActProveNothing(t *testing.T) {
 		for i := range quiet.Rules {
 			change(&quiet.Rules[i])
 		}
-		origin := PeerOf(&quiet, f.worlds[0].node)
+		origin := peers.Of(&quiet, f.worlds[0].node)
 		victim := limits.LinkFault{Role: limits.Victim, Since: f.worlds[1].now}
 		if got := limits.PeersOf(origin).OriginOf(f.worlds[0].policy.Domains[0], origin.Domain, victim); got != "" {
 			t.Errorf("%s: node %s is the origin", name, got)
@@ -430,23 +432,23 @@ func TestTheDomainOutlivesItsLabel(t *testing.T) {
 	if r := d.State.Record; r.Taint == nil || r.Taint.HeldFor != "n0" || r.Domain != last {
 		t.Errorf("%s", r)
 	}
-	if got := DomainOf(w.policy, f.worlds[0].node, limits.Domain{}); got != last {
+	if got := causes.DomainOf(w.policy, f.worlds[0].node, limits.Domain{}); got != last {
 		t.Errorf("the record has domain %s", got)
 	}
 	f.worlds[0].node.Labels["clique"] = "b" // while it is faulty, that may be a part of the fault
-	if got := DomainOf(w.policy, f.worlds[0].node, limits.Domain{}); got != last {
+	if got := causes.DomainOf(w.policy, f.worlds[0].node, limits.Domain{}); got != last {
 		t.Errorf("the record has domain %s", got)
 	}
 	f.worlds[2].node.Labels["clique"] = "b"
-	if got := DomainOf(w.policy, f.worlds[2].node, last); got.Value != "b" {
+	if got := causes.DomainOf(w.policy, f.worlds[2].node, last); got.Value != "b" {
 		t.Errorf("a healthy node has domain %s", got)
 	}
 	ordered := policy.Policy{Domains: []policy.Domain{{Label: "clique"}, {Label: "rack"}}}
 	delete(f.worlds[2].node.Labels, "clique")
-	if got := DomainOf(&ordered, f.worlds[2].node, limits.Domain{}); got.String() != "rack=r0" {
+	if got := causes.DomainOf(&ordered, f.worlds[2].node, limits.Domain{}); got.String() != "rack=r0" {
 		t.Errorf("the second label gives %s", got)
 	}
-	if got := DomainOf(&ordered, f.worlds[2].node, last); got != last {
+	if got := causes.DomainOf(&ordered, f.worlds[2].node, last); got != last {
 		t.Errorf("the lost first label gives %s", got)
 	}
 }
@@ -483,7 +485,7 @@ func TestAVictimIsOnlyKeptFromNewJobs(t *testing.T) {
 	// A fault of its own makes it one that leaves service, within the limits.
 	gpu("Reboot gpu 0018:01:00: Xid 79 GPU has fallen off the bus")(f.worlds[1])
 	f.round()
-	if d := f.worlds[1].last; d.Blocked == nil || d.Blocked.Reason != BlockedByBudget || d.RestartJobs || d.State.Record.Taint.HeldFor != "n0" {
+	if d := f.worlds[1].last; d.Blocked == nil || d.Blocked.Reason != causes.BlockedByBudget || d.RestartJobs || d.State.Record.Taint.HeldFor != "n0" {
 		t.Errorf("%+v", d)
 	}
 }
@@ -502,7 +504,7 @@ func TestAForgedOriginHoldsNoNode(t *testing.T) {
 	w.node.Annotations[conditions.AnnotationQuarantine] = r.String()
 	f.round()
 	f.wantLinks("Rs-")
-	if b := w.last.Blocked; b == nil || b.Reason != BlockedByOrigin {
+	if b := w.last.Blocked; b == nil || b.Reason != causes.BlockedByOrigin {
 		t.Errorf("%+v", b)
 	}
 }
@@ -636,7 +638,7 @@ func TestAVictimIsNotHeldForAClaimedQuarantine(t *testing.T) {
 	f.round()
 	f.worlds[0].node.Spec.Taints = nil
 	gpu(xid145)(f.worlds[1])
-	if w := f.decide(1); w.record().Phase != Suspect || w.last.Blocked.Reason != BlockedByOrigin {
+	if w := f.decide(1); w.record().Phase != causes.Suspect || w.last.Blocked.Reason != causes.BlockedByOrigin {
 		t.Errorf("%s", w.record())
 	}
 }
@@ -645,14 +647,14 @@ func TestAVictimIsNotHeldForAClaimedQuarantine(t *testing.T) {
 func TestTheDomainOfAFaultIsThatFromBefore(t *testing.T) {
 	f := newRack(t, 2, cliques)
 	w := f.worlds[0]
-	before := DomainOf(w.policy, w.node, limits.Domain{})
+	before := causes.DomainOf(w.policy, w.node, limits.Domain{})
 	w.node.Labels["clique"] = "b"
 	gpu(xid149)(w)
-	if got := DomainOf(w.policy, w.node, before); got != before {
+	if got := causes.DomainOf(w.policy, w.node, before); got != before {
 		t.Errorf("it is in %s", got)
 	}
 	gpuFine(w)
-	if got := DomainOf(w.policy, w.node, before); got.Value != "b" {
+	if got := causes.DomainOf(w.policy, w.node, before); got.Value != "b" {
 		t.Errorf("without a fault it is in %s", got)
 	}
 }

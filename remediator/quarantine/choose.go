@@ -21,7 +21,7 @@ type situation struct {
 	known    handoff.Known
 	domain   limits.Domain
 	// record, changes and conditions are the record, the node and what its conditions mean, as they have become so far.
-	record     *Record
+	record     *causes.Record
 	changes    handoff.NodeChanges
 	conditions causes.Assessment
 	// decided is set once this decision has put a taint of the policy on the node, within all limits.
@@ -62,8 +62,8 @@ type choice struct {
 // wait is what a choice waits for, and why.
 type wait struct {
 	// blocked is nil if it waits for nothing; too is what else it would wait for then.
-	blocked *Blocked
-	too     []Blocked
+	blocked *causes.Blocked
+	too     []causes.Blocked
 	// limited and forOthers are [Decision.Limited] and [Decision.WaitsForOthers].
 	limited, forOthers bool
 	// opened is the new state of the breaker, if it opens.
@@ -75,9 +75,9 @@ type wait struct {
 // choose chooses by the phase of the record.
 func (s *situation) choose() choice {
 	switch {
-	case s.record == nil || s.record.Phase == Released:
+	case s.record == nil || s.record.Phase == causes.Released:
 		return s.chooseInService()
-	case s.record.Phase == Suspect:
+	case s.record.Phase == causes.Suspect:
 		return s.chooseSuspect()
 	}
 	return s.chooseQuarantined()
@@ -91,7 +91,7 @@ func (s *situation) chooseInService() (c choice) {
 		isNew = s.record.Exceeds
 		for _, p := range s.conditions.Sorted() {
 			if p.IsEnforced() && !s.record.HasCause(p.Condition.Type) && !isNew(p) {
-				c.wait.blocked = causes.NewBlocked(p.Rule.Name, BlockedByManualRelease,
+				c.wait.blocked = causes.NewBlocked(p.Rule.Name, causes.BlockedByManualRelease,
 					"%s, but the node was released manually and %s has not cleared", causes.Describe(p), causes.CauseNames(s.record))
 			}
 		}
@@ -111,7 +111,7 @@ func (s *situation) chooseSuspect() choice {
 		return s.unlessLimited(choice{do: quarantineNode, worst: worst})
 	}
 	if p, due := s.conditions.Worst(s.record, causes.Problem.IsObserved); due {
-		return choice{wait: wait{blocked: causes.NewBlocked(p.Rule.Name, BlockedByObserve,
+		return choice{wait: wait{blocked: causes.NewBlocked(p.Rule.Name, causes.BlockedByObserve,
 			"%s; observe mode: would %s%s", causes.Describe(p), causes.WouldDo(p), causes.AndRestart(p.Rule))}}
 	}
 	return choice{}
@@ -146,7 +146,7 @@ func (s *situation) chooseTaint(w wait) choice {
 	}
 	worst, due := s.conditions.Worst(s.record, causes.Problem.IsEnforced)
 	if !due {
-		w.blocked = causes.NewBlocked(taint.Rule, BlockedByUnconfirmed,
+		w.blocked = causes.NewBlocked(taint.Rule, causes.BlockedByUnconfirmed,
 			"the record says that the node is quarantined by rule %s, but %s, and no condition explains it now, so the node is not tainted; "+
 				"run `kubectl pitcrew release`, or quarantine it anew", taint.Rule, why)
 		return choice{wait: w}
@@ -173,7 +173,8 @@ func (s *situation) chooseUpgrade(w wait) choice {
 func (s *situation) unlessLimited(c choice) choice {
 	if c.worst.Reach.Extent == isolate.DevicesUnknown {
 		c.do = stay
-		c.wait.blocked = causes.NewBlocked(c.worst.Rule.Name, BlockedByDevices, "%s, but %s; the whole node is quarantined if that lasts for %s",
+		c.wait.blocked = causes.NewBlocked(c.worst.Rule.Name, causes.BlockedByDevices,
+			"%s, but %s; the whole node is quarantined if that lasts for %s",
 			causes.Describe(c.worst), c.worst.Reach.Wait, isolate.Settle)
 		return c
 	}
@@ -211,7 +212,7 @@ func waitFor(p causes.Problem, a limits.Answer, now time.Time) wait {
 	w.limited = a.By == limits.ByBudget || a.By == limits.ByBreaker
 	w.until = []time.Time{a.RetryAt, now.Add(causes.Recheck)}
 	for _, other := range a.Too {
-		w.too = append(w.too, Blocked{Rule: p.Rule.Name, Reason: other.By, Message: other.Why})
+		w.too = append(w.too, causes.Blocked{Rule: p.Rule.Name, Reason: other.By, Message: other.Why})
 	}
 	return w
 }
@@ -266,7 +267,7 @@ func (s *situation) isInForce() bool {
 
 // restartRule is the rule by which the node's jobs are to be restarted; empty: they are not. waits are what further restarts wait for.
 func (s *situation) restartRule() (name string, waits []wait) {
-	if s.record == nil || s.record.Phase != Quarantined || s.conditions.Maintained || !s.isInForce() {
+	if s.record == nil || s.record.Phase != causes.Quarantined || s.conditions.Maintained || !s.isInForce() {
 		return "", nil
 	}
 	rule, _ := s.policy.Rule(s.record.Taint.Rule)
@@ -313,8 +314,8 @@ func (s *situation) presentRestartRule() (name string, waits []wait) {
 
 // holdFor notes that a victim is held for its origin once that one is quarantined: only then can the end of that release it. A victim that
 // had a place of its own gives it back.
-func holdFor(r *Record, c *Cause, peers limits.Peers) {
-	if origin := c.Link.Origin; origin != "" && r.Phase == Quarantined && r.IsOnlyHeld() && peers.IsTainted(origin) {
+func holdFor(r *causes.Record, c *causes.Cause, peers limits.Peers) {
+	if origin := c.Link.Origin; origin != "" && r.Phase == causes.Quarantined && r.IsOnlyHeld() && peers.IsTainted(origin) {
 		r.Taint.HeldFor = origin
 	}
 }

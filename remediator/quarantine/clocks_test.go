@@ -73,9 +73,9 @@ type outcomeTest struct {
 // Attack 5: what changed between two decisions restarts the timers of `for` and clearAfter.
 func TestATransitionThatWasNotSeenRestartsTheTimers(t *testing.T) {
 	ill, fine := says("DiskFailing", "True", "x"), says("DiskFailing", "False", "")
-	suspect := outcome{Phase: Suspect, Status: "suspect", Repair: "Replace"}
+	suspect := outcome{Phase: causes.Suspect, Status: "suspect", Repair: "Replace"}
 	standing := quarantined.but(func(o *outcome) { o.Repair = "ResetGPU" })
-	disk := outcome{Phase: Quarantined, Taints: diskTaint, Status: "quarantined", Repair: "Replace", Said: "NodeQuarantined"}
+	disk := outcome{Phase: causes.Quarantined, Taints: diskTaint, Status: "quarantined", Repair: "Replace", Said: "NodeQuarantined"}
 	checkOutcomes(t, map[string]outcomeTest{
 		"a fault between two decisions restarts clearAfter": {[]step{gpu(ecc), decide, gpuFine, decide, passes(9 * time.Minute), unseen(gpu(ecc), gpuFine),
 			passes(time.Minute), decide, lasts(8 * time.Minute)}, standing},
@@ -84,7 +84,7 @@ func TestATransitionThatWasNotSeenRestartsTheTimers(t *testing.T) {
 		"a fault during a pause does": {[]step{gpu(ecc), decide, gpuFine, decide, pauses("x"), decide, passes(9 * time.Minute), gpu(ecc), decide, gpuFine, decide,
 			passes(time.Minute), pauses(""), decide}, standing},
 		"after a manual release, too": {[]step{gpu(ecc), decide, pardoned, gpuFine, decide, passes(9 * time.Minute), unseen(gpu(ecc), gpuFine), passes(time.Minute), decide},
-			outcome{Phase: Released, By: ByPerson, Status: "suspect", Repair: "ResetGPU", Said: "NodeQuarantined"}},
+			outcome{Phase: causes.Released, By: causes.ByPerson, Status: "suspect", Repair: "ResetGPU", Said: "NodeQuarantined"}},
 		"health between two decisions restarts for": {[]step{ill, decide, passes(50 * time.Second), unseen(fine, ill), passes(50 * time.Second), decide}, suspect},
 		"and then the node is quarantined":          {[]step{ill, decide, passes(50 * time.Second), unseen(fine, ill), passes(50 * time.Second), decide, lasts(10 * time.Second)}, disk},
 		"health during an outage of hours does": {[]step{ill, decide, passes(5 * time.Hour), unseen(fine), passes(time.Hour), ill, decide, passes(59 * time.Second), decide},
@@ -119,11 +119,11 @@ func TestABootSeenInTheFutureIsTakenForSeenNow(t *testing.T) {
 	disk := says("DiskFailing", "True", "x")
 	checkOutcomes(t, map[string]outcomeTest{
 		"the next heartbeat quarantines": {[]step{disk, decide, seenBoot(future), passes(time.Second), decide, passes(time.Minute), beats, decide},
-			outcome{Phase: Quarantined, Taints: diskTaint, Status: "quarantined", Repair: "Replace", Said: "NodeQuarantined"}},
+			outcome{Phase: causes.Quarantined, Taints: diskTaint, Status: "quarantined", Repair: "Replace", Said: "NodeQuarantined"}},
 		"the next heartbeats release": {[]step{gpu(ecc), decide, seenBoot(100 * 365 * 24 * time.Hour), passes(time.Second), decide, passes(time.Minute), gpuFine, decide, lasts(10 * time.Minute)},
 			released},
 		"two minutes are no more than a skew": {[]step{disk, decide, seenBoot(conditions.MaxClockSkew), passes(time.Minute), beats, decide},
-			outcome{Phase: Suspect, Status: "suspect", Repair: "Replace", Requeue: time.Minute}},
+			outcome{Phase: causes.Suspect, Status: "suspect", Repair: "Replace", Requeue: time.Minute}},
 		"a node that will be Ready is Ready": {[]step{says("Ready", "True", ""), since("Ready", future), passes(time.Second), gpu(lost), decide}, quarantined},
 	})
 	w := newWorld(t)
@@ -168,11 +168,11 @@ func TestAHeartbeatFromTheFutureIsNotCurrent(t *testing.T) {
 func TestARecordThatCannotBeEncodedIsRefused(t *testing.T) {
 	r := full()
 	r.Boot.Seen = time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)
-	if got, err := ParseRecord(r.String()); err == nil {
+	if got, err := causes.ParseRecord(r.String()); err == nil {
 		t.Errorf("%s is read as %+v", r, got)
 	}
 	text := strings.Replace(full().String(), `"effect":"NoSchedule"}]`, `"effect":"NoSchedule","timeAdded":"9999-12-31T23:59:59-23:59"}]`, 1)
-	if got, err := ParseRecord(text); err == nil {
+	if got, err := causes.ParseRecord(text); err == nil {
 		t.Errorf("%s is read as %+v", text, got)
 	}
 }

@@ -14,8 +14,10 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/peers"
 )
 
 // cordons has every rule cordon, but for the one with a soft taint.
@@ -143,9 +145,9 @@ func TestCordon(t *testing.T) {
 		"a label of the same name is no cordon":       {[]step{gpu(ecc), stores, labelledUnschedulable, heals}, false, "", true, false},
 		"an upgrade keeps a claim it does not know":   {[]step{gpu(ecc), stores, cordonsNoMore, says("DiskFailing", "True", "x"), stores, lasts(time.Minute)}, true, gpuReason, true, false},
 		"so that the next release takes it back":      {[]step{gpu(ecc), stores, cordonsNoMore, says("DiskFailing", "True", "x"), stores, lasts(time.Minute), cordons, pardoned}, false, "", true, false},
-		"a forged claim, by a policy without it":      {[]step{cordonsNoMore, gpu(ecc), stores, func(w *world) { w.node.Spec.Unschedulable = true }, forges(func(r *Record) { r.HandOff.Cordon = true }), heals}, true, "", true, false},
-		"a forged claim about a person's cordon":      {[]step{cordonsAs(kubectl), gpu(ecc), stores, forges(func(r *Record) { r.HandOff.Cordon = true }), heals}, true, "", false, true},
-		"a forged quarantine of a cordoned node":      {[]step{cordonsAs(kubectl), gpu(ecc), stores, forges(func(r *Record) { r.HandOff.Cordon = true }), pardoned}, true, "", true, false},
+		"a forged claim, by a policy without it":      {[]step{cordonsNoMore, gpu(ecc), stores, func(w *world) { w.node.Spec.Unschedulable = true }, forges(func(r *causes.Record) { r.HandOff.Cordon = true }), heals}, true, "", true, false},
+		"a forged claim about a person's cordon":      {[]step{cordonsAs(kubectl), gpu(ecc), stores, forges(func(r *causes.Record) { r.HandOff.Cordon = true }), heals}, true, "", false, true},
+		"a forged quarantine of a cordoned node":      {[]step{cordonsAs(kubectl), gpu(ecc), stores, forges(func(r *causes.Record) { r.HandOff.Cordon = true }), pardoned}, true, "", true, false},
 		"a reason that others have changed is theirs": {[]step{gpu(ecc), stores, annotates(policy.CordonReason, "theirs"), uncordons, stores}, false, "theirs", false, true},
 	}
 	for name, test := range tests {
@@ -175,7 +177,7 @@ func TestCordon(t *testing.T) {
 	}
 }
 
-func annotationsOf(r *Record) map[string]string {
+func annotationsOf(r *causes.Record) map[string]string {
 	if r.HandOff == nil {
 		return nil
 	}
@@ -235,7 +237,7 @@ func TestACordonOfAnEarlierPolicyIsTakenBack(t *testing.T) {
 			d := Decide(w.policy, o, w.now)
 			after := w.node.DeepCopy()
 			d.State.Apply(after)
-			if d.State.Record.Phase != Released || after.Spec.Unschedulable == remembered {
+			if d.State.Record.Phase != causes.Released || after.Spec.Unschedulable == remembered {
 				t.Errorf("%s, cordoned: %v", d.State.Record.Phase, after.Spec.Unschedulable)
 			}
 			if text := fmt.Sprint(d.Events); strings.Contains(text, "the cordon") == remembered {
@@ -250,7 +252,7 @@ func TestAClosedQuarantineClaimsNoCordon(t *testing.T) {
 	w := newWorld(t)
 	cordons(w)
 	w.run(gpu(ecc), stores, heals, says("DiskFailing", "True", "x"), stores)
-	if r := w.record(); r.Phase != Suspect || len(r.Last) != 1 || strings.Contains(r.String(), "cordon") {
+	if r := w.record(); r.Phase != causes.Suspect || len(r.Last) != 1 || strings.Contains(r.String(), "cordon") {
 		t.Errorf("record %s", r)
 	}
 }
@@ -266,7 +268,7 @@ func TestASharedCordonIsNotReportedAsUndone(t *testing.T) {
 		w.run(gpu(ecc), stores)
 		w.run(others...)
 		stores(w)
-		if slices.Contains(w.reasons, UncordonedByHand) {
+		if slices.Contains(w.reasons, causes.UncordonedByHand) {
 			t.Errorf("%s: %s", name, w.reasons)
 		}
 	}
@@ -278,7 +280,7 @@ func TestAnUncordonIsReportedOnce(t *testing.T) {
 	for _, s := range []step{gpu(ecc), stores, uncordons, stores, stores, lasts(time.Hour)} {
 		s(w)
 	}
-	if n := strings.Count(strings.Join(w.reasons, " "), UncordonedByHand); n != 1 {
+	if n := strings.Count(strings.Join(w.reasons, " "), causes.UncordonedByHand); n != 1 {
 		t.Errorf("%d times: %s", n, w.reasons)
 	}
 }
@@ -291,12 +293,12 @@ func TestOurOwnCordonCountsOnceUnderTheLimits(t *testing.T) {
 	stores(w)
 	w.node.Spec.Taints = append(w.node.Spec.Taints, corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule, TimeAdded: &metav1.Time{Time: w.now}})
 	passes(1000 * time.Hour)(w)
-	if p := PeerOf(w.policy, w.node); !p.OutOfService || p.Why != limits.Quarantined || !p.ParkedSince.IsZero() {
+	if p := peers.Of(w.policy, w.node); !p.OutOfService || p.Why != limits.Quarantined || !p.ParkedSince.IsZero() {
 		t.Errorf("quarantined: %+v", p)
 	}
 	beats(w)
 	heals(w)
-	if p := PeerOf(w.policy, w.node); p.OutOfService || w.record().Phase != Released {
+	if p := peers.Of(w.policy, w.node); p.OutOfService || w.record().Phase != causes.Released {
 		t.Errorf("%s: %+v", w.record().Phase, p)
 	}
 }
@@ -330,14 +332,14 @@ func TestCordonsOfOthersOnRandomWalks(t *testing.T) {
 				if w.node.Spec.Unschedulable {
 					uncordons(w)
 					theirs = false
-					if r := w.record(); r != nil && r.Phase == Quarantined && r.HandOff != nil && r.HandOff.Cordon {
+					if r := w.record(); r != nil && r.Phase == causes.Quarantined && r.HandOff != nil && r.HandOff.Cordon {
 						undone = r.ID
 					}
 				}
 			}
 			stores(w)
 			r := w.record()
-			inService := r == nil || r.Phase != Quarantined
+			inService := r == nil || r.Phase != causes.Quarantined
 			switch on := w.node.Spec.Unschedulable; {
 			case theirs && !on:
 				t.Fatalf("seed %d: the cordon of others is gone", seed)

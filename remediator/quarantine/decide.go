@@ -26,7 +26,7 @@ import (
 type Observation struct {
 	Node *corev1.Node
 	// Record is nil when the node has none; RecordErr is set when it has one that does not parse.
-	Record    *Record
+	Record    *causes.Record
 	RecordErr error
 	// Paused is why everything is paused, empty when it is not.
 	Paused string
@@ -56,11 +56,11 @@ type Decision struct {
 	// State is what the node must carry; nil leaves it as it is.
 	State *State
 	// Events are to be written once the node carries State.
-	Events []Event
+	Events []causes.Event
 	// Blocked is what was held back; nil when nothing was.
-	Blocked *Blocked
+	Blocked *causes.Blocked
 	// BlockedToo is what else holds back the same, and would when Blocked no longer does. It is for people: nothing acts on it.
-	BlockedToo []Blocked
+	BlockedToo []causes.Blocked
 	// Limited: a budget or the breaker holds something back, though Blocked may name what else does. A fault of a
 	// suspected detector does not set it, though BlockedToo may name a limit.
 	Limited bool
@@ -76,7 +76,7 @@ type Decision struct {
 	RestartJobs bool
 	RestartRule string
 	// Devices are the rules for the devices of the node that are to exist once the node carries State; nil: they stay as they are.
-	Devices *DeviceRules
+	Devices *causes.DeviceRules
 	// RequeueAfter is when to decide again even if nothing changes; zero: never.
 	RequeueAfter time.Duration
 	// StaleUpgrade says that a driver upgrade on the node does not go on and is ignored; empty: none is.
@@ -96,7 +96,7 @@ func Decide(p *policy.Policy, o Observation, now time.Time) Decision {
 		return Decision{}
 	}
 	if o.RecordErr != nil {
-		return Decision{Blocked: causes.NewBlocked("", BlockedByUnreadableRecord,
+		return Decision{Blocked: causes.NewBlocked("", causes.BlockedByUnreadableRecord,
 			"annotation %s cannot be read, so nothing is done about the node until it is repaired or removed: %v",
 			conditions.AnnotationQuarantine, o.RecordErr)}
 	}
@@ -140,7 +140,7 @@ func (d *decider) read() {
 		}
 	}
 	if boot := d.observed.Node.Status.NodeInfo.BootID; d.record != nil && boot != "" && boot != d.record.Boot.ID {
-		d.record.Boot = Boot{ID: boot, Seen: d.now}
+		d.record.Boot = causes.Boot{ID: boot, Seen: d.now}
 		for i := range d.record.Causes {
 			d.record.RecordRepair(&d.record.Causes[i], d.now)
 		}
@@ -189,11 +189,11 @@ func (d *decider) finish() Decision {
 // paused is the decision in words only.
 func (d Decision) paused(reason string) Decision {
 	words := Decision{Blocked: d.Blocked, BlockedToo: d.BlockedToo, RequeueAfter: d.RequeueAfter, StaleUpgrade: d.StaleUpgrade}
-	if d.Blocked != nil && d.Blocked.Reason != BlockedByObserve && d.Blocked.Reason != BlockedByStale {
-		words.BlockedToo = append(words.BlockedToo, Blocked{Reason: BlockedByPause, Message: fmt.Sprintf("paused (%s)", reason)})
+	if d.Blocked != nil && d.Blocked.Reason != causes.BlockedByObserve && d.Blocked.Reason != causes.BlockedByStale {
+		words.BlockedToo = append(words.BlockedToo, causes.Blocked{Reason: causes.BlockedByPause, Message: fmt.Sprintf("paused (%s)", reason)})
 	}
 	for _, e := range d.Events {
-		words.Blocked = causes.NewBlocked("", BlockedByPause, "paused (%s), would be %s: %s", reason, e.Reason, e.Message)
+		words.Blocked = causes.NewBlocked("", causes.BlockedByPause, "paused (%s), would be %s: %s", reason, e.Reason, e.Message)
 	}
 	return words
 }
@@ -219,7 +219,7 @@ func (d *Decision) waitsForLimit() bool {
 		return false
 	}
 	switch d.Blocked.Reason {
-	case BlockedByBudget, BlockedByBreaker, BlockedByDetectorSuspect:
+	case causes.BlockedByBudget, causes.BlockedByBreaker, causes.BlockedByDetectorSuspect:
 		return true
 	}
 	return false
@@ -234,24 +234,24 @@ func (d *decider) updateCauses() {
 		return
 	}
 	d.conditions.UpdateCauses(r, &d.next)
-	if r.Phase == Released {
+	if r.Phase == causes.Released {
 		r.DropCleared(&d.conditions, &d.next)
 		return
 	}
 	d.judgeLinks()
 	reach.Find(&d.conditions, r, d.observed.devices())
-	if r.Phase == Suspect {
+	if r.Phase == causes.Suspect {
 		r.Isolation = nil // an earlier version showed by rules without effect what a rule that only observes would isolate
 		causes.DropOver(r, &d.conditions, &d.next)
 	} else {
 		d.checkCordon()
 		d.updateIsolation()
-		r.Causes = slices.DeleteFunc(r.Causes, func(c Cause) bool { return !c.Due && !c.HealthySince.IsZero() })
+		r.Causes = slices.DeleteFunc(r.Causes, func(c causes.Cause) bool { return !c.Due && !c.HealthySince.IsZero() })
 		for i := range r.Causes {
 			d.next.RequeueAt(d.conditions.ClearsAt(&r.Causes[i]))
 		}
 	}
-	if !d.conditions.MarkDue(r, causes.Problem.IsEnforced, &d.next) && r.Phase == Suspect {
+	if !d.conditions.MarkDue(r, causes.Problem.IsEnforced, &d.next) && r.Phase == causes.Suspect {
 		d.conditions.MarkDue(r, causes.Problem.IsObserved, &d.next)
 	}
 }

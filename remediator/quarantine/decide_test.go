@@ -104,7 +104,7 @@ type world struct {
 	leadingSince time.Time
 	last         Decision
 	// blocked is what held the last decision back.
-	blocked *Blocked
+	blocked *causes.Blocked
 	// reasons of all Events so far, and of the decisions that were held back.
 	reasons []string
 }
@@ -162,7 +162,7 @@ func (w *world) decide() {
 }
 
 func (w *world) observe() Observation {
-	record, err := RecordOf(w.node)
+	record, err := causes.RecordOf(w.node)
 	return Observation{
 		Node: w.node, Record: record, RecordErr: err, Paused: w.paused, Peers: limits.PeersOf(w.peers...), Breaker: w.broken, Delivered: w.told, Seen: w.seen,
 		LeadingSince: w.leadingSince, Visits: w.visits, Devices: w.devices,
@@ -171,9 +171,9 @@ func (w *world) observe() Observation {
 
 func (w *world) look() Decision { return Decide(w.policy, w.observe(), w.now) }
 
-func (w *world) record() *Record {
+func (w *world) record() *causes.Record {
 	w.t.Helper()
-	r, err := RecordOf(w.node)
+	r, err := causes.RecordOf(w.node)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -328,7 +328,7 @@ var maintenance = corev1.Taint{Key: conditions.TaintMaintenance, Value: "sweep",
 
 // outcome is what is left in the end.
 type outcome struct {
-	Phase    Phase
+	Phase    causes.Phase
 	By       string
 	Taints   string
 	Status   string
@@ -355,7 +355,7 @@ func (w *world) outcome() outcome {
 		taints = append(taints, t.ToString())
 	}
 	o.Taints = strings.Join(taints, " ")
-	r, err := RecordOf(w.node)
+	r, err := causes.RecordOf(w.node)
 	o.Unmarked = r == nil && err == nil
 	if r != nil {
 		o.Phase, o.By = r.Phase, r.ReleasedBy
@@ -366,8 +366,8 @@ func (w *world) outcome() outcome {
 // The usual ends.
 var (
 	untouched   = outcome{Unmarked: true}
-	quarantined = outcome{Phase: Quarantined, Taints: gpuTaint, Status: "quarantined", Repair: "Reboot", Said: "NodeQuarantined", Restart: true}
-	released    = outcome{Phase: Released, By: ByPitcrew, Status: "healthy", Said: "NodeQuarantined NodeReleased"}
+	quarantined = outcome{Phase: causes.Quarantined, Taints: gpuTaint, Status: "quarantined", Repair: "Reboot", Said: "NodeQuarantined", Restart: true}
+	released    = outcome{Phase: causes.Released, By: causes.ByPitcrew, Status: "healthy", Said: "NodeQuarantined NodeReleased"}
 )
 
 // but changes an outcome.
@@ -415,7 +415,7 @@ func TestDecide(t *testing.T) {
 			w.node.Status.Conditions[0].LastHeartbeatTime = metav1.Time{}
 		}, decide}, untouched.but(func(o *outcome) { o.Said, o.Requeue = "blocked:stale", time.Minute })},
 		"positive polarity: False is the fault": {[]step{says("AcceleratorReady", "False", "x"), decide, lasts(time.Minute)},
-			outcome{Phase: Quarantined, Taints: "pitcrew.dev/unhealthy=AcceleratorReady:NoSchedule", Status: "quarantined", Repair: "Inspect", Said: "NodeQuarantined"}},
+			outcome{Phase: causes.Quarantined, Taints: "pitcrew.dev/unhealthy=AcceleratorReady:NoSchedule", Status: "quarantined", Repair: "Inspect", Said: "NodeQuarantined"}},
 
 		"a writer without heartbeats is believed where the policy says so": {[]step{says("NT_NPU_CARD_LOSE", "True", "x"), mute, passes(24 * time.Hour), decide},
 			quarantined.but(func(o *outcome) { o.Taints, o.Restart = "pitcrew.dev/unhealthy=NT_NPU_CARD_LOSE:NoSchedule", false })},
@@ -425,21 +425,21 @@ func TestDecide(t *testing.T) {
 
 		// Timers.
 		"for: a fault is suspect until it is due": {[]step{says("DiskFailing", "True", "x"), decide, passes(59 * time.Second), decide},
-			outcome{Phase: Suspect, Status: "suspect", Repair: "Replace", Requeue: time.Second}},
+			outcome{Phase: causes.Suspect, Status: "suspect", Repair: "Replace", Requeue: time.Second}},
 		"for: then it quarantines, with its own taint": {[]step{says("DiskFailing", "True", "x"), decide, lasts(time.Minute)},
-			outcome{Phase: Quarantined, Taints: diskTaint, Status: "quarantined", Repair: "Replace", Said: "NodeQuarantined"}},
+			outcome{Phase: causes.Quarantined, Taints: diskTaint, Status: "quarantined", Repair: "Replace", Said: "NodeQuarantined"}},
 		"for: a changed message does not start the clock again": {[]step{says("DiskFailing", "True", "x"), decide, passes(30 * time.Second),
 			says("DiskFailing", "True", "y"), decide, passes(30 * time.Second), decide},
-			outcome{Phase: Quarantined, Taints: diskTaint, Status: "quarantined", Repair: "Replace", Said: "NodeQuarantined"}},
+			outcome{Phase: causes.Quarantined, Taints: diskTaint, Status: "quarantined", Repair: "Replace", Said: "NodeQuarantined"}},
 		"for: a suspicion that comes to nothing leaves no trace": {[]step{says("DiskFailing", "True", "x"), decide,
 			says("DiskFailing", "False", ""), decide}, untouched},
 		"for: a suspicion that is only worth an alert in the end leaves no trace": {[]step{others(1), gpu(lost), decide, gpu(inspect), decide},
 			untouched.but(func(o *outcome) { o.Said = "blocked:budget" })},
 		"for: Unknown neither taints nor forgets": {[]step{says("DiskFailing", "True", "x"), decide, passes(2 * time.Minute),
 			says("DiskFailing", "Unknown", ""), decide},
-			outcome{Phase: Suspect, Status: "suspect", Repair: "Replace", Requeue: time.Minute}},
+			outcome{Phase: causes.Suspect, Status: "suspect", Repair: "Replace", Requeue: time.Minute}},
 		"for: a condition that went stale is not due": {[]step{says("DiskFailing", "True", "x"), decide, passes(12 * time.Minute), decide},
-			outcome{Phase: Suspect, Status: "suspect", Repair: "Replace", Said: "blocked:stale", Requeue: time.Minute}},
+			outcome{Phase: causes.Suspect, Status: "suspect", Repair: "Replace", Said: "blocked:stale", Requeue: time.Minute}},
 
 		// Release.
 		"ResetGPU: released when healthy for clearAfter": {[]step{gpu(ecc), decide, lasts(time.Hour), gpuFine, decide, lasts(10 * time.Minute)}, released},
@@ -455,11 +455,11 @@ func TestDecide(t *testing.T) {
 			quarantined.but(func(o *outcome) { o.Repair = "ResetGPU" })},
 		"a healthy condition that goes stale never releases": {[]step{says("AcceleratorReady", "False", "x"), decide, lasts(time.Minute),
 			passes(time.Minute), says("AcceleratorReady", "True", ""), passes(12 * time.Minute), decide, passes(3 * time.Minute), decide},
-			outcome{Phase: Quarantined, Taints: "pitcrew.dev/unhealthy=AcceleratorReady:NoSchedule", Status: "quarantined", Repair: "Inspect",
+			outcome{Phase: causes.Quarantined, Taints: "pitcrew.dev/unhealthy=AcceleratorReady:NoSchedule", Status: "quarantined", Repair: "Inspect",
 				Said: "NodeQuarantined blocked:stale", Requeue: time.Minute}},
 		"a healthy condition that was stale for a while starts the clock again": {[]step{says("FanFailing", "True", "x"), decide, says("FanFailing", "False", ""), decide,
 			starves(25 * time.Minute), beats, starves(5 * time.Minute)},
-			outcome{Phase: Quarantined, Taints: "example.com/fan=FanFailing:NoSchedule", Status: "quarantined", Repair: "Inspect",
+			outcome{Phase: causes.Quarantined, Taints: "example.com/fan=FanFailing:NoSchedule", Status: "quarantined", Repair: "Inspect",
 				Said: "NodeQuarantined blocked:stale"}},
 		"a missing condition never releases": {[]step{gpu(ecc), decide, noConditions, decide, lasts(time.Hour)},
 			quarantined.but(func(o *outcome) { o.Repair = "ResetGPU" })},
@@ -508,35 +508,35 @@ func TestDecide(t *testing.T) {
 		"a worse condition that goes before it is due is forgotten": {[]step{gpu(ecc), says("DiskFailing", "True", "x"), decide, passes(30 * time.Second),
 			says("DiskFailing", "False", ""), gpuFine, decide, lasts(10 * time.Minute)}, released},
 		"a worse condition brings its taint, once it is due, and the jobs restart for the other": {[]step{gpu(lost), says("DiskFailing", "True", "x"), decide, lasts(time.Minute)},
-			outcome{Phase: Quarantined, Taints: diskTaint, Status: "quarantined", Repair: "Replace", Said: "NodeQuarantined QuarantineUpgraded", Restart: true}},
+			outcome{Phase: causes.Quarantined, Taints: diskTaint, Status: "quarantined", Repair: "Replace", Said: "NodeQuarantined QuarantineUpgraded", Restart: true}},
 		"the worst decides from the start": {[]step{says("AcceleratorReady", "False", "x"), says("DiskFailing", "True", "x"), decide, lasts(time.Minute)},
-			outcome{Phase: Quarantined, Taints: diskTaint, Status: "quarantined", Repair: "Replace", Said: "NodeQuarantined"}},
+			outcome{Phase: causes.Quarantined, Taints: diskTaint, Status: "quarantined", Repair: "Replace", Said: "NodeQuarantined"}},
 
 		"the same class with a harder taint upgrades": {[]step{slow, decide, says("FanFailing", "True", "x"), decide},
-			outcome{Phase: Quarantined, Taints: "example.com/fan=FanFailing:NoSchedule", Status: "quarantined", Repair: "Inspect", Said: "NodeQuarantined QuarantineUpgraded"}},
+			outcome{Phase: causes.Quarantined, Taints: "example.com/fan=FanFailing:NoSchedule", Status: "quarantined", Repair: "Inspect", Said: "NodeQuarantined QuarantineUpgraded"}},
 		"of one class the harder taint decides from the start": {[]step{slow, says("ZFailing", "True", "x"), decide},
-			outcome{Phase: Quarantined, Taints: "pitcrew.dev/unhealthy=ZFailing:NoSchedule", Status: "quarantined", Repair: "Inspect", Said: "NodeQuarantined"}},
+			outcome{Phase: causes.Quarantined, Taints: "pitcrew.dev/unhealthy=ZFailing:NoSchedule", Status: "quarantined", Repair: "Inspect", Said: "NodeQuarantined"}},
 		"a softer one does not downgrade": {[]step{says("FanFailing", "True", "x"), decide, slow, decide},
-			outcome{Phase: Quarantined, Taints: "example.com/fan=FanFailing:NoSchedule", Status: "quarantined", Repair: "Inspect", Said: "NodeQuarantined"}},
+			outcome{Phase: causes.Quarantined, Taints: "example.com/fan=FanFailing:NoSchedule", Status: "quarantined", Repair: "Inspect", Said: "NodeQuarantined"}},
 
 		// A taint that goes, and a person's word.
 		"a lost taint is put back once": {[]step{gpu(lost), decide, untaints, decide},
 			quarantined.but(func(o *outcome) { o.Said = "NodeQuarantined TaintRestored" })},
 		"a second removal is a person's word": {[]step{gpu(lost), decide, untaints, decide, untaints, decide, lasts(time.Hour)},
-			outcome{Phase: Released, By: ByPerson, Status: "suspect", Repair: "Reboot", Said: "NodeQuarantined TaintRestored ReleaseByHand"}},
+			outcome{Phase: causes.Released, By: causes.ByPerson, Status: "suspect", Repair: "Reboot", Said: "NodeQuarantined TaintRestored ReleaseByHand"}},
 		"an upgrade in between does not count it anew": {[]step{gpu(ecc), decide, untaints, decide, gpu(lost), decide, untaints, decide},
-			outcome{Phase: Released, By: ByPerson, Status: "suspect", Repair: "Reboot", Said: "NodeQuarantined TaintRestored QuarantineUpgraded ReleaseByHand"}},
+			outcome{Phase: causes.Released, By: causes.ByPerson, Status: "suspect", Repair: "Reboot", Said: "NodeQuarantined TaintRestored QuarantineUpgraded ReleaseByHand"}},
 		"a person's word holds against what is milder on the same GPU": {[]step{gpu(lost), decide, untaints, decide, untaints, decide,
 			gpu("ResetGPU gpu 0000:4e:00: Xid 95 uncontained ECC error"), decide, gpu(lost), decide},
-			outcome{Phase: Released, By: ByPerson, Status: "suspect", Repair: "Reboot", Said: "NodeQuarantined TaintRestored ReleaseByHand"}},
+			outcome{Phase: causes.Released, By: causes.ByPerson, Status: "suspect", Repair: "Reboot", Said: "NodeQuarantined TaintRestored ReleaseByHand"}},
 		"a person's word holds against another fault, and it is said": {[]step{gpu(ecc), decide, untaints, decide, untaints, decide,
 			says("FanFailing", "True", "x"), decide},
-			outcome{Phase: Released, By: ByPerson, Status: "suspect", Repair: "ResetGPU", Said: "NodeQuarantined TaintRestored ReleaseByHand blocked:released-by-hand"}},
+			outcome{Phase: causes.Released, By: causes.ByPerson, Status: "suspect", Repair: "ResetGPU", Said: "NodeQuarantined TaintRestored ReleaseByHand blocked:released-by-hand"}},
 		"a person's word holds until the cause has cleared for clearAfter": {[]step{gpu(ecc), decide, untaints, decide, untaints, decide,
 			gpuFine, decide, lasts(9 * time.Minute), gpu(ecc), decide},
-			outcome{Phase: Released, By: ByPerson, Status: "suspect", Repair: "ResetGPU", Said: "NodeQuarantined TaintRestored ReleaseByHand"}},
+			outcome{Phase: causes.Released, By: causes.ByPerson, Status: "suspect", Repair: "ResetGPU", Said: "NodeQuarantined TaintRestored ReleaseByHand"}},
 		"and no longer": {[]step{gpu(ecc), decide, untaints, decide, untaints, decide, gpuFine, decide, lasts(10 * time.Minute)},
-			outcome{Phase: Released, By: ByPerson, Status: "healthy", Said: "NodeQuarantined TaintRestored ReleaseByHand"}},
+			outcome{Phase: causes.Released, By: causes.ByPerson, Status: "healthy", Said: "NodeQuarantined TaintRestored ReleaseByHand"}},
 		"after that a fault quarantines": {[]step{gpu(ecc), decide, untaints, decide, untaints, decide, gpuFine, decide, lasts(11 * time.Minute), gpu(lost), decide},
 			quarantined.but(func(o *outcome) { o.Said = "NodeQuarantined TaintRestored ReleaseByHand NodeQuarantined" })},
 		"a cleared node is released even if its taint is gone": {[]step{gpu(ecc), decide, gpuFine, decide, passes(10 * time.Minute), untaints, decide}, released},
@@ -556,7 +556,7 @@ func TestDecide(t *testing.T) {
 			gpu(ecc), decide, gpuFine, decide, lasts(10 * time.Minute)}, released},
 		"skip means hands off": {[]step{labels(conditions.LabelSkip, "true"), gpu(lost), decide}, untouched},
 		"skip on a quarantined node leaves it as it is": {[]step{gpu(ecc), decide, labels(conditions.LabelSkip, "true"), untaints, gpuFine, decide, passes(time.Hour), beats, decide},
-			outcome{Phase: Quarantined, Status: "quarantined", Repair: "ResetGPU", Said: "NodeQuarantined"}},
+			outcome{Phase: causes.Quarantined, Status: "quarantined", Repair: "ResetGPU", Said: "NodeQuarantined"}},
 		"the control plane is left alone, by label": {[]step{labels("node-role.kubernetes.io/control-plane", "x"), gpu(lost), decide}, untouched},
 		"the control plane is left alone, by taint": {[]step{taints(corev1.Taint{Key: "node-role.kubernetes.io/control-plane", Effect: corev1.TaintEffectNoSchedule}),
 			gpu(lost), decide}, untouched.but(func(o *outcome) { o.Taints = "node-role.kubernetes.io/control-plane:NoSchedule" })},
@@ -573,7 +573,7 @@ func TestDecide(t *testing.T) {
 
 		// Limits.
 		"the budget blocks, and it is tried again": {[]step{others(1), gpu(lost), decide},
-			outcome{Phase: Suspect, Status: "suspect", Repair: "Reboot", Said: "blocked:budget", Requeue: time.Minute}},
+			outcome{Phase: causes.Suspect, Status: "suspect", Repair: "Reboot", Said: "blocked:budget", Requeue: time.Minute}},
 		"and goes on when there is room": {[]step{others(1), gpu(lost), decide, others(0), passes(5 * time.Second), decide},
 			quarantined.but(func(o *outcome) { o.Said = "blocked:budget NodeQuarantined" })},
 		"the budget blocks neither upgrade nor release": {[]step{gpu(drain), decide, others(9), gpu(ecc), decide, gpuFine, decide, lasts(10 * time.Minute)},
@@ -584,9 +584,9 @@ func TestDecide(t *testing.T) {
 
 		// What only observes.
 		"observe: nothing is done before it would be due": {[]step{watched, decide, passes(59 * time.Second), decide},
-			outcome{Phase: Suspect, Status: "suspect", Repair: "Reboot", Requeue: time.Second}},
+			outcome{Phase: causes.Suspect, Status: "suspect", Repair: "Reboot", Requeue: time.Second}},
 		"observe: then it is said, and nothing else done": {[]step{watched, decide, lasts(time.Hour)},
-			outcome{Phase: Suspect, Status: "suspect", Repair: "Reboot", Said: "blocked:observe-only"}},
+			outcome{Phase: causes.Suspect, Status: "suspect", Repair: "Reboot", Said: "blocked:observe-only"}},
 		"observe: switched on, it acts on what stands, at once": {[]step{watched, decide, lasts(time.Hour), func(w *world) {
 			for i := range w.policy.Rules {
 				w.policy.Rules[i].Observe = false
@@ -601,7 +601,7 @@ func TestDecide(t *testing.T) {
 				o.Repair, o.Restart, o.Said = "ResetGPU", false, "blocked:observe-only NodeQuarantined"
 			})},
 		"observe: it upgrades nothing and keeps nothing": {[]step{gpu(drain), decide, watched, decide, lasts(2 * time.Minute), gpuFine, decide, lasts(10 * time.Minute)},
-			outcome{Phase: Suspect, Status: "suspect", Repair: "Reboot", Said: "NodeQuarantined NodeReleased"}},
+			outcome{Phase: causes.Suspect, Status: "suspect", Repair: "Reboot", Said: "NodeQuarantined NodeReleased"}},
 		"observe: it keeps nothing, even if it says nothing just then": {[]step{watched, decide, lasts(2 * time.Minute), says("WatchedFailing", "Unknown", ""), gpu(drain), decide,
 			gpuFine, decide, lasts(10 * time.Minute)},
 			released.but(func(o *outcome) { o.Said = "blocked:observe-only NodeQuarantined NodeReleased" })},
@@ -612,51 +612,51 @@ func TestDecide(t *testing.T) {
 		"observe: a rule that is switched off restarts no jobs": {[]step{gpu(ecc), decide, switchedOff, lasts(time.Minute), decide},
 			quarantined.but(func(o *outcome) { o.Repair, o.Restart = "ResetGPU", false })},
 		"observe: a rule that is switched off puts no taint back": {[]step{gpu(ecc), decide, switchedOff, untaints, decide},
-			outcome{Phase: Released, By: ByPerson, Status: "suspect", Repair: "ResetGPU", Said: "NodeQuarantined ReleaseByHand"}},
+			outcome{Phase: causes.Released, By: causes.ByPerson, Status: "suspect", Repair: "ResetGPU", Said: "NodeQuarantined ReleaseByHand"}},
 
 		// Coming and going.
 		"a fault back within clearAfter of the release does not wait again": {[]step{flaps(1), lasts(9 * time.Minute), flapping, decide},
-			outcome{Phase: Quarantined, Taints: flapTaint, Status: "quarantined", Repair: "Inspect", Said: "NodeQuarantined NodeReleased NodeQuarantined"}},
+			outcome{Phase: causes.Quarantined, Taints: flapTaint, Status: "quarantined", Repair: "Inspect", Said: "NodeQuarantined NodeReleased NodeQuarantined"}},
 		"a fault back later waits": {[]step{flaps(1), lasts(11 * time.Minute), flapping, decide},
-			outcome{Phase: Suspect, Status: "suspect", Repair: "Inspect", Said: "NodeQuarantined NodeReleased"}},
+			outcome{Phase: causes.Suspect, Status: "suspect", Repair: "Inspect", Said: "NodeQuarantined NodeReleased"}},
 		"the third time within a day it stays": {[]step{flaps(2), flapping, decide, lasts(2 * time.Minute), says("PortFlapping", "False", ""), decide, lasts(24 * time.Hour)},
-			outcome{Phase: Quarantined, Taints: flapTaint, Status: "quarantined", Repair: "Inspect",
+			outcome{Phase: causes.Quarantined, Taints: flapTaint, Status: "quarantined", Repair: "Inspect",
 				Said: "NodeQuarantined NodeReleased NodeQuarantined NodeReleased NodeQuarantined"}},
 		"a day later it counts anew": {[]step{flaps(2), lasts(24 * time.Hour), flaps(1)},
-			outcome{Phase: Released, By: ByPitcrew, Status: "healthy",
+			outcome{Phase: causes.Released, By: causes.ByPitcrew, Status: "healthy",
 				Said: "NodeQuarantined NodeReleased NodeQuarantined NodeReleased NodeQuarantined NodeReleased"}},
 		"after a person's release it counts anew": {[]step{flaps(2), flapping, decide, lasts(2 * time.Minute), untaints, decide, untaints, decide,
 			says("PortFlapping", "False", ""), decide, lasts(11 * time.Minute), flaps(1)},
-			outcome{Phase: Released, By: ByPitcrew, Status: "healthy",
+			outcome{Phase: causes.Released, By: causes.ByPitcrew, Status: "healthy",
 				Said: "NodeQuarantined NodeReleased NodeQuarantined NodeReleased NodeQuarantined TaintRestored ReleaseByHand NodeQuarantined NodeReleased"}},
 
 		"dips shorter than for count, too": {[]step{dips(2), flapping, decide},
-			outcome{Phase: Quarantined, Taints: flapTaint, Status: "quarantined", Repair: "Inspect", Said: "NodeQuarantined"}},
+			outcome{Phase: causes.Quarantined, Taints: flapTaint, Status: "quarantined", Repair: "Inspect", Said: "NodeQuarantined"}},
 		"and then it stays": {[]step{dips(2), flapping, decide, passes(time.Minute), says("PortFlapping", "False", ""), decide, lasts(24 * time.Hour)},
-			outcome{Phase: Quarantined, Taints: flapTaint, Status: "quarantined", Repair: "Inspect", Said: "NodeQuarantined"}},
-		"in between the node is healthy":     {[]step{dips(1)}, outcome{Phase: Suspect, Status: "healthy"}},
-		"when it is back it waits as before": {[]step{dips(1), flapping, decide, passes(59 * time.Second), decide}, outcome{Phase: Suspect, Status: "suspect", Repair: "Inspect", Requeue: time.Second}},
+			outcome{Phase: causes.Quarantined, Taints: flapTaint, Status: "quarantined", Repair: "Inspect", Said: "NodeQuarantined"}},
+		"in between the node is healthy":     {[]step{dips(1)}, outcome{Phase: causes.Suspect, Status: "healthy"}},
+		"when it is back it waits as before": {[]step{dips(1), flapping, decide, passes(59 * time.Second), decide}, outcome{Phase: causes.Suspect, Status: "suspect", Repair: "Inspect", Requeue: time.Second}},
 		"a day later the dips are forgotten": {[]step{dips(2), lasts(24 * time.Hour)}, untouched},
 		"dips and quarantines count together": {[]step{dips(1), lasts(time.Hour), flaps(1), lasts(time.Hour), flapping, decide},
-			outcome{Phase: Quarantined, Taints: flapTaint, Status: "quarantined", Repair: "Inspect", Said: "NodeQuarantined NodeReleased NodeQuarantined"}},
+			outcome{Phase: causes.Quarantined, Taints: flapTaint, Status: "quarantined", Repair: "Inspect", Said: "NodeQuarantined NodeReleased NodeQuarantined"}},
 		"Unknown is no dip": {[]step{dips(1), says("PortFlapping", "Unknown", ""), decide, says("PortFlapping", "False", ""), decide,
 			says("PortFlapping", "Unknown", ""), decide, says("PortFlapping", "False", ""), decide, flapping, decide},
-			outcome{Phase: Suspect, Status: "suspect", Repair: "Inspect"}},
+			outcome{Phase: causes.Suspect, Status: "suspect", Repair: "Inspect"}},
 		"what the budget held back is a dip": {[]step{others(1), flapping, decide, lasts(2 * time.Minute), says("PortFlapping", "False", ""), decide,
 			others(0), passes(time.Minute), dips(1), flapping, decide},
-			outcome{Phase: Quarantined, Taints: flapTaint, Status: "quarantined", Repair: "Inspect", Said: "blocked:budget NodeQuarantined"}},
+			outcome{Phase: causes.Quarantined, Taints: flapTaint, Status: "quarantined", Repair: "Inspect", Said: "blocked:budget NodeQuarantined"}},
 		"another fault makes its own quarantine": {[]step{dips(2), gpu(ecc), decide, gpuFine, decide, lasts(10 * time.Minute)}, released},
 
 		// A person's word ends when nobody can speak against it any more.
 		"a release by hand does not hold for a rule that is gone": {[]step{gpu(ecc), decide, pardoned, decide, func(w *world) {
 			w.policy.Rules = slices.DeleteFunc(w.policy.Rules, func(r policy.Rule) bool { return r.Condition == "GPUXidError" })
-		}, decide}, outcome{Phase: Released, By: ByPerson, Status: "healthy", Said: "NodeQuarantined"}},
-		"it holds for one that is renamed":  {[]step{gpu(ecc), decide, pardoned, renamed, decide, lasts(time.Hour)}, outcome{Phase: Released, By: ByPerson, Status: "suspect", Repair: "ResetGPU", Said: "NodeQuarantined"}},
-		"until the fault has cleared by it": {[]step{gpu(ecc), decide, pardoned, gpuFine, renamed, decide, lasts(10 * time.Minute)}, outcome{Phase: Released, By: ByPerson, Status: "healthy", Said: "NodeQuarantined"}},
+		}, decide}, outcome{Phase: causes.Released, By: causes.ByPerson, Status: "healthy", Said: "NodeQuarantined"}},
+		"it holds for one that is renamed":  {[]step{gpu(ecc), decide, pardoned, renamed, decide, lasts(time.Hour)}, outcome{Phase: causes.Released, By: causes.ByPerson, Status: "suspect", Repair: "ResetGPU", Said: "NodeQuarantined"}},
+		"until the fault has cleared by it": {[]step{gpu(ecc), decide, pardoned, gpuFine, renamed, decide, lasts(10 * time.Minute)}, outcome{Phase: causes.Released, By: causes.ByPerson, Status: "healthy", Said: "NodeQuarantined"}},
 		"it holds for clearAfter when the condition is gone": {[]step{gpu(ecc), decide, pardoned, noConditions, decide, passes(10*time.Minute - time.Second), decide},
-			outcome{Phase: Released, By: ByPerson, Status: "suspect", Repair: "ResetGPU", Said: "NodeQuarantined", Requeue: time.Second}},
+			outcome{Phase: causes.Released, By: causes.ByPerson, Status: "suspect", Repair: "ResetGPU", Said: "NodeQuarantined", Requeue: time.Second}},
 		"and no longer than that": {[]step{gpu(ecc), decide, pardoned, noConditions, decide, passes(10 * time.Minute), decide},
-			outcome{Phase: Released, By: ByPerson, Status: "healthy", Said: "NodeQuarantined"}},
+			outcome{Phase: causes.Released, By: causes.ByPerson, Status: "healthy", Said: "NodeQuarantined"}},
 		"a renamed rule releases a node that is healthy": {[]step{gpu(ecc), decide, gpuFine, renamed, decide, lasts(10 * time.Minute)}, released},
 
 		// The record.
@@ -700,15 +700,15 @@ func TestRecordOfAQuarantine(t *testing.T) {
 		s(w)
 	}
 	r := w.record()
-	want := &Record{
-		V: 1, NodeUID: "uid-1", Boot: Boot{ID: "boot-1"},
-		Quarantine: Quarantine{
-			ID: r.ID, Phase: Quarantined, QuarantinedAt: start,
-			Causes: []Cause{{
+	want := &causes.Record{
+		V: 1, NodeUID: "uid-1", Boot: causes.Boot{ID: "boot-1"},
+		Quarantine: causes.Quarantine{
+			ID: r.ID, Phase: causes.Quarantined, QuarantinedAt: start,
+			Causes: []causes.Cause{{
 				Condition: "GPUXidError", Rule: "gpu", Repair: conditions.Reboot, Message: lost, FirstSeen: start, Due: true, BootID: "boot-1",
 				HealthySince: start.Add(2 * time.Minute),
 			}},
-			Taint: &Taint{
+			Taint: &causes.Taint{
 				Key: "pitcrew.dev/unhealthy", Value: "GPUXidError", Effect: "NoSchedule",
 				Rule: "gpu", Repair: conditions.Reboot, Since: start.Add(time.Minute),
 			},
@@ -733,7 +733,7 @@ func TestRecordKeepsTheLastFive(t *testing.T) {
 	got := []string{r.ID}
 	for _, q := range r.Last {
 		got = append(got, q.ID)
-		if q.Phase != Released || q.ReleasedBy != ByPitcrew || q.ReleasedAt.IsZero() {
+		if q.Phase != causes.Released || q.ReleasedBy != causes.ByPitcrew || q.ReleasedAt.IsZero() {
 			t.Errorf("a closed quarantine is %+v", q)
 		}
 	}
@@ -764,7 +764,7 @@ func TestARecordFitsTheNodeWhateverFails(t *testing.T) {
 	}
 	all("True")
 	r := w.record()
-	if size := len(r.String()); size > limit*4/5 || r.Phase != Quarantined || len(r.Causes) != 40 {
+	if size := len(r.String()); size > limit*4/5 || r.Phase != causes.Quarantined || len(r.Causes) != 40 {
 		t.Errorf("a record with %d causes, %s, has %d bytes", len(r.Causes), r.Phase, size)
 	}
 }
@@ -834,7 +834,7 @@ func TestDecideIsMonotoneInSeverity(t *testing.T) {
 			w.decide()
 			lasts(2 * time.Minute)(w) // longer than any rule waits
 			r := w.record()
-			if r.Phase != Quarantined {
+			if r.Phase != causes.Quarantined {
 				continue // only observed so far
 			}
 			rule, _ := w.policy.Rule(r.Taint.Rule)
@@ -884,17 +884,17 @@ func TestDecideOnRandomWalks(t *testing.T) {
 			if w.paused != "" && !equality.Semantic.DeepEqual(before, w.node) {
 				t.Fatalf("seed %d: something was written during a pause", seed)
 			}
-			if w.last.RestartJobs && (w.record().Phase != Quarantined || !causes.HasTaint(w.node.Spec.Taints, w.record().Taint)) {
+			if w.last.RestartJobs && (w.record().Phase != causes.Quarantined || !causes.HasTaint(w.node.Spec.Taints, w.record().Taint)) {
 				t.Fatalf("seed %d: jobs are restarted while the node is not tainted", seed)
 			}
 			if r := w.record(); r != nil && r.ManualReleaseActive {
 				held++
-				if len(w.last.Events) > 0 && w.last.Events[0].Reason != ReleaseByHand || causes.HasTaint(w.node.Spec.Taints, r.Taint) {
+				if len(w.last.Events) > 0 && w.last.Events[0].Reason != causes.ReleaseByHand || causes.HasTaint(w.node.Spec.Taints, r.Taint) {
 					t.Fatalf("seed %d: a person's release was passed over: %+v", seed, w.last.Events)
 				}
 			}
 			for _, e := range w.last.Events {
-				if e.Reason != NodeQuarantined {
+				if e.Reason != causes.NodeQuarantined {
 					continue
 				}
 				quarantines++

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/seen"
 )
@@ -22,14 +23,14 @@ const (
 )
 
 // forges puts a record on the node as whoever may annotate it can: nothing but the annotation changes.
-func forges(change func(*Record)) step {
+func forges(change func(*causes.Record)) step {
 	return func(w *world) {
 		r := w.record()
 		if r == nil {
-			r = &Record{V: 1, NodeUID: w.node.UID, Boot: Boot{ID: w.node.Status.NodeInfo.BootID}, Quarantine: Quarantine{
-				ID: "forged", Phase: Quarantined, QuarantinedAt: w.now,
-				Causes: []Cause{{Condition: "GPUXidError", Rule: "gpu", Repair: conditions.Reboot, Message: lost, FirstSeen: w.now, Due: true, BootID: w.node.Status.NodeInfo.BootID}},
-				Taint:  &Taint{Key: conditions.TaintUnhealthy, Value: "GPUXidError", Effect: corev1.TaintEffectNoSchedule, Rule: "gpu", Repair: conditions.Reboot, Since: w.now},
+			r = &causes.Record{V: 1, NodeUID: w.node.UID, Boot: causes.Boot{ID: w.node.Status.NodeInfo.BootID}, Quarantine: causes.Quarantine{
+				ID: "forged", Phase: causes.Quarantined, QuarantinedAt: w.now,
+				Causes: []causes.Cause{{Condition: "GPUXidError", Rule: "gpu", Repair: conditions.Reboot, Message: lost, FirstSeen: w.now, Due: true, BootID: w.node.Status.NodeInfo.BootID}},
+				Taint:  &causes.Taint{Key: conditions.TaintUnhealthy, Value: "GPUXidError", Effect: corev1.TaintEffectNoSchedule, Rule: "gpu", Repair: conditions.Reboot, Since: w.now},
 			}}
 		}
 		change(r)
@@ -43,7 +44,7 @@ func forges(change func(*Record)) step {
 // restarted is a remediator that has just started.
 func restarted(w *world) { w.seen = seen.Seen{} }
 
-func claims(r *Record) {
+func claims(r *causes.Record) {
 	r.HandOff = &handoff.Added{
 		Labels:      map[string]string{restricted: "a"},
 		Annotations: map[string]string{"example.com/theirs": "x"},
@@ -55,7 +56,7 @@ func claims(r *Record) {
 func TestAForgedRecordTouchesNoForeignKey(t *testing.T) {
 	foreign := corev1.Taint{Key: "example.com/theirs", Effect: corev1.TaintEffectNoExecute}
 	out := corev1.Taint{Key: "node.kubernetes.io/out-of-service", Effect: corev1.TaintEffectNoExecute}
-	outOfService := func(r *Record) { r.Taint.Key, r.Taint.Value, r.Taint.Effect = out.Key, "", out.Effect }
+	outOfService := func(r *causes.Record) { r.Taint.Key, r.Taint.Value, r.Taint.Effect = out.Key, "", out.Effect }
 	tests := map[string]struct {
 		steps []step
 		said  string
@@ -64,9 +65,9 @@ func TestAForgedRecordTouchesNoForeignKey(t *testing.T) {
 			"NodeQuarantined QuarantineBlocked NodeReleased"},
 		"claimed by a forged one, released": {[]step{gpuFine, forges(claims), decide, reboots, decide, passes(time.Second), gpuFine, decide, lasts(10 * time.Minute)},
 			"blocked:record-unconfirmed QuarantineBlocked NodeReleased"},
-		"claimed by one of another node":            {[]step{gpuFine, forges(func(r *Record) { claims(r); r.NodeUID = "other" }), decide}, "QuarantineBlocked"},
+		"claimed by one of another node":            {[]step{gpuFine, forges(func(r *causes.Record) { claims(r); r.NodeUID = "other" }), decide}, "QuarantineBlocked"},
 		"a taint that was never set":                {[]step{gpuFine, forges(outOfService), decide}, "blocked:record-unconfirmed"},
-		"a taint of others, claimed as ours":        {[]step{gpu(ecc), decide, forges(func(r *Record) { r.Taint.Key, r.Taint.Effect = foreign.Key, foreign.Effect }), gpuFine, decide, lasts(10 * time.Minute)}, "NodeQuarantined NodeReleased QuarantineBlocked NodeReleased"},
+		"a taint of others, claimed as ours":        {[]step{gpu(ecc), decide, forges(func(r *causes.Record) { r.Taint.Key, r.Taint.Effect = foreign.Key, foreign.Effect }), gpuFine, decide, lasts(10 * time.Minute)}, "NodeQuarantined NodeReleased QuarantineBlocked NodeReleased"},
 		"put back with the fault, by the policy":    {[]step{gpu(lost), forges(outOfService), decide}, "TaintRestored"},
 		"put back with the fault, within the limit": {[]step{gpu(lost), others(1), forges(outOfService), decide}, "blocked:budget"},
 	}
@@ -108,7 +109,7 @@ func TestWhatAnEarlierPolicyHandedOffIsRemoved(t *testing.T) {
 	o := Observation{Node: w.node, Record: record, Known: &known}
 	d := Decide(changed.policy, o, w.now)
 	d.State.Apply(w.node)
-	if w.record().Phase != Released || len(w.node.Labels) != 1 || len(w.node.Spec.Taints) != 0 {
+	if w.record().Phase != causes.Released || len(w.node.Labels) != 1 || len(w.node.Spec.Taints) != 0 {
 		t.Errorf("phase %s, labels %v, taints %v", w.record().Phase, w.node.Labels, w.node.Spec.Taints)
 	}
 }
@@ -116,7 +117,7 @@ func TestWhatAnEarlierPolicyHandedOffIsRemoved(t *testing.T) {
 // Attack 1: a record proves no quarantine. Jobs are restarted only if this remediator has decided it, or if a fault explains it now
 // and the node has the place, or gets it.
 func TestAForgedQuarantineRestartsNoJob(t *testing.T) {
-	nop := func(*Record) {}
+	nop := func(*causes.Record) {}
 	tests := map[string]struct {
 		steps []step
 		want  bool
@@ -125,14 +126,14 @@ func TestAForgedQuarantineRestartsNoJob(t *testing.T) {
 		"with the taint, and no fault":             {[]step{gpuFine, forges(nop), taints(oldTaint), decide}, false},
 		"with the taint, and the fault":            {[]step{gpu(lost), forges(nop), taints(oldTaint), decide}, true},
 		"with the taint, which has its place":      {[]step{gpu(lost), forges(nop), taints(oldTaint), others(1), decide}, true},
-		"with a taint of others, and no budget":    {[]step{gpu(lost), forges(func(r *Record) { r.Taint.Key, r.Taint.Effect = "example.com/disk", corev1.TaintEffectNoExecute }), taints(corev1.Taint{Key: "example.com/disk", Effect: corev1.TaintEffectNoExecute}), others(1), decide}, false},
-		"a soft quarantine made one that restarts": {[]step{slow, decide, forges(func(r *Record) { r.Taint.Rule = "gpu"; r.Causes[0].Rule = "gpu" }), decide}, false},
+		"with a taint of others, and no budget":    {[]step{gpu(lost), forges(func(r *causes.Record) { r.Taint.Key, r.Taint.Effect = "example.com/disk", corev1.TaintEffectNoExecute }), taints(corev1.Taint{Key: "example.com/disk", Effect: corev1.TaintEffectNoExecute}), others(1), decide}, false},
+		"a soft quarantine made one that restarts": {[]step{slow, decide, forges(func(r *causes.Record) { r.Taint.Rule = "gpu"; r.Causes[0].Rule = "gpu" }), decide}, false},
 		"a genuine one":                            {[]step{gpu(lost), decide, others(9), decide}, true},
 		"a genuine one, cleared":                   {[]step{gpu(lost), decide, gpuFine, decide}, true},
 		"a genuine one, after a restart of ours":   {[]step{gpu(lost), decide, restarted, decide}, true},
 		"after a restart, with the budget used up": {[]step{gpu(lost), decide, restarted, others(1), decide}, true},
 		"after a restart, cleared":                 {[]step{gpu(lost), decide, restarted, gpuFine, decide}, false},
-		"another id over a genuine one":            {[]step{gpu(lost), decide, gpuFine, decide, forges(func(r *Record) { r.ID = "forged" }), decide}, false},
+		"another id over a genuine one":            {[]step{gpu(lost), decide, gpuFine, decide, forges(func(r *causes.Record) { r.ID = "forged" }), decide}, false},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -149,17 +150,17 @@ func TestAForgedQuarantineRestartsNoJob(t *testing.T) {
 
 // A taint is not put back because a record says so: ten forged records would go past every budget.
 func TestAForgedQuarantineIsNotTaintedPastTheLimits(t *testing.T) {
-	nop := func(*Record) {}
+	nop := func(*causes.Record) {}
 	checkOutcomes(t, map[string]outcomeTest{
 		"without a fault": {[]step{gpuFine, forges(nop), decide},
-			outcome{Phase: Quarantined, Status: "quarantined", Repair: "Reboot", Said: "blocked:record-unconfirmed"}},
+			outcome{Phase: causes.Quarantined, Status: "quarantined", Repair: "Reboot", Said: "blocked:record-unconfirmed"}},
 		"with a fault, and no budget": {[]step{gpu(lost), others(1), forges(nop), decide},
-			outcome{Phase: Quarantined, Status: "quarantined", Repair: "Reboot", Said: "blocked:budget"}},
+			outcome{Phase: causes.Quarantined, Status: "quarantined", Repair: "Reboot", Said: "blocked:budget"}},
 		"with a fault within the limits": {[]step{gpu(lost), forges(nop), decide}, quarantined.but(func(o *outcome) { o.Said = "TaintRestored" })},
-		"by a person's name": {[]step{gpuFine, forges(func(r *Record) {
+		"by a person's name": {[]step{gpuFine, forges(func(r *causes.Record) {
 			r.Taint.Rule, r.Causes[0].Rule, r.Causes[0].Condition = "by-hand", "by-hand", "ByHand"
 		}), decide},
-			outcome{Phase: Quarantined, Status: "quarantined", Repair: "Reboot", Said: "blocked:record-unconfirmed"}},
+			outcome{Phase: causes.Quarantined, Status: "quarantined", Repair: "Reboot", Said: "blocked:record-unconfirmed"}},
 		"a genuine one that was seen is put back": {[]step{gpu(lost), decide, restarted, decide, untaints, others(1), decide},
 			quarantined.but(func(o *outcome) { o.Said, o.Restart = "NodeQuarantined TaintRestored blocked:budget", false })},
 	})
@@ -168,7 +169,7 @@ func TestAForgedQuarantineIsNotTaintedPastTheLimits(t *testing.T) {
 // Attack 1: forged notices are not delivered, however many and however often.
 func TestForgedNoticesAreNotDelivered(t *testing.T) {
 	many := func(event, prefix string, n int, to ...string) step {
-		return forges(func(r *Record) {
+		return forges(func(r *causes.Record) {
 			for i := range n {
 				r.Notices = append(r.Notices, handoff.Notice{ID: fmt.Sprint(prefix, i), Event: event, To: to, Case: handoff.Case{Quarantine: r.ID}})
 			}
@@ -192,7 +193,7 @@ func TestForgedNoticesAreNotDelivered(t *testing.T) {
 			s(w)
 		}
 		for round := range 70 {
-			many(NodeReleased, fmt.Sprint("f", round, "-"), 15, "pager", "tickets")(w)
+			many(causes.NodeReleased, fmt.Sprint("f", round, "-"), 15, "pager", "tickets")(w)
 			w.decide()
 			for id := range sent(w) {
 				all[id] = true
@@ -204,7 +205,7 @@ func TestForgedNoticesAreNotDelivered(t *testing.T) {
 	})
 	t.Run("when the node is first seen", func(t *testing.T) {
 		w := newWorld(t)
-		for _, s := range []step{hooks(), gpuFine, many(NodeReleased, "f", 60, "pager", "pager", "nobody", "tickets"), decide} {
+		for _, s := range []step{hooks(), gpuFine, many(causes.NodeReleased, "f", 60, "pager", "pager", "nobody", "tickets"), decide} {
 			s(w)
 		}
 		if ids := sent(w); len(ids) != handoff.MaxNotices {
@@ -227,7 +228,7 @@ func TestForgedNoticesAreNotDelivered(t *testing.T) {
 			s(w)
 		}
 		for i := range 500 {
-			forges(func(r *Record) { r.ID = fmt.Sprint("forged", i) })(w)
+			forges(func(r *causes.Record) { r.ID = fmt.Sprint("forged", i) })(w)
 			passes(time.Second)(w)
 			w.decide()
 			for id := range sent(w) {
@@ -247,7 +248,7 @@ func TestTimesToComeAreClamped(t *testing.T) {
 	ahead := now.Add(40 * 24 * time.Hour)
 	r.Causes[0].FlapTimes, r.Last[0].Causes[0].FlapTimes = []time.Time{ahead}, []time.Time{ahead}
 	text := strings.NewReplacer("2026-11-20T", "2027-01-20T", ahead.Format(time.RFC3339), ahead.Format(time.RFC3339)).Replace(r.String())
-	forged, err := ParseRecord(text)
+	forged, err := causes.ParseRecord(text)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -271,7 +272,7 @@ func TestWhatIsOnlyWorthAnAlertIsReleasedAfterTheRepair(t *testing.T) {
 		"not before clearAfter":       {append(slices.Clone(steps[:8]), lasts(9*time.Minute)), quarantined},
 		"never a node to be replaced": {[]step{gpu(replace), decide, passes(time.Minute), reboots, decide, passes(time.Minute), gpu(inspect), decide, lasts(time.Hour)}, quarantined.but(func(o *outcome) { o.Repair = "Replace" })},
 		"the fault again starts anew": {append(slices.Clone(steps[:8]), lasts(9*time.Minute), gpu(lost), decide, gpu(inspect), decide, lasts(time.Hour)), quarantined},
-		"a manual release ends by it": {[]step{gpu(lost), decide, pardoned, gpu(inspect), decide, lasts(10 * time.Minute)}, outcome{Phase: Released, By: ByPerson, Status: "healthy", Said: "NodeQuarantined"}},
+		"a manual release ends by it": {[]step{gpu(lost), decide, pardoned, gpu(inspect), decide, lasts(10 * time.Minute)}, outcome{Phase: causes.Released, By: causes.ByPerson, Status: "healthy", Said: "NodeQuarantined"}},
 	})
 	w := newWorld(t)
 	for _, s := range steps[:8] {
@@ -290,13 +291,13 @@ func TestAWorseFaultCountsAfterAManualRelease(t *testing.T) {
 	byRemoval := []step{gpu(ecc), decide, untaints, decide, untaints, decide, lasts(time.Minute)}
 	after := func(more ...step) []step { return append(slices.Clone(byRemoval), more...) }
 	const said = "NodeQuarantined TaintRestored ReleaseByHand"
-	holds := outcome{Phase: Released, By: ByPerson, Status: "suspect", Repair: "ResetGPU", Said: said}
+	holds := outcome{Phase: causes.Released, By: causes.ByPerson, Status: "suspect", Repair: "ResetGPU", Said: said}
 	ill := says("DiskFailing", "True", "x")
 	checkOutcomes(t, map[string]outcomeTest{
 		"of the same condition":                  {after(gpu(lost), decide), quarantined.but(func(o *outcome) { o.Said = said + " NodeQuarantined" })},
-		"within the budget":                      {after(others(1), gpu(lost), decide), outcome{Phase: Suspect, Status: "suspect", Repair: "Reboot", Said: said + " blocked:budget"}},
-		"of another condition, once it is due":   {after(ill, decide, lasts(time.Minute)), outcome{Phase: Quarantined, Taints: diskTaint, Status: "quarantined", Repair: "Replace", Said: said + " NodeQuarantined"}},
-		"not before, nor does what was released": {after(ill, decide, lasts(59*time.Second)), outcome{Phase: Suspect, Status: "suspect", Repair: "Replace", Said: said}},
+		"within the budget":                      {after(others(1), gpu(lost), decide), outcome{Phase: causes.Suspect, Status: "suspect", Repair: "Reboot", Said: said + " blocked:budget"}},
+		"of another condition, once it is due":   {after(ill, decide, lasts(time.Minute)), outcome{Phase: causes.Quarantined, Taints: diskTaint, Status: "quarantined", Repair: "Replace", Said: said + " NodeQuarantined"}},
+		"not before, nor does what was released": {after(ill, decide, lasts(59*time.Second)), outcome{Phase: causes.Suspect, Status: "suspect", Repair: "Replace", Said: said}},
 		"one that goes in time changes nothing":  {after(ill, decide, says("DiskFailing", "False", ""), decide, lasts(time.Hour)), holds},
 		"one that is only observed does not":     {after(watched, decide, lasts(time.Hour)), holds},
 	})

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 )
 
@@ -26,7 +27,7 @@ func (f forger) at(now time.Time) time.Time {
 	return pick(f, time.Time{}, now, now.Add(-time.Duration(f.IntN(7200))*time.Second), now.Add(time.Duration(f.IntN(7200))*time.Second), now.AddDate(0, 0, 40), now.AddDate(90, 0, 0))
 }
 
-func (f forger) taint() *Taint {
+func (f forger) taint() *causes.Taint {
 	t := pick(f,
 		corev1.Taint{Key: conditions.TaintUnhealthy, Value: "GPUXidError", Effect: corev1.TaintEffectNoSchedule},
 		corev1.Taint{Key: conditions.TaintUnhealthy, Value: "SlowNode", Effect: corev1.TaintEffectPreferNoSchedule},
@@ -34,23 +35,23 @@ func (f forger) taint() *Taint {
 		corev1.Taint{Key: conditions.TaintMaintenance, Effect: corev1.TaintEffectNoSchedule},
 		corev1.Taint{Key: "example.com/theirs", Effect: corev1.TaintEffectNoExecute},
 		corev1.Taint{Key: corev1.TaintNodeOutOfService, Effect: corev1.TaintEffectNoExecute})
-	return &Taint{Key: t.Key, Value: t.Value, Effect: t.Effect, Rule: pick(f, "gpu", "disk", "slow", "dead", "nonsense", policy.ByHand),
+	return &causes.Taint{Key: t.Key, Value: t.Value, Effect: t.Effect, Rule: pick(f, "gpu", "disk", "slow", "dead", "nonsense", policy.ByHand),
 		Repair: pick(f, conditions.Inspect, conditions.ResetGPU, conditions.Replace), Restored: f.IntN(2) == 0, PreExisting: f.IntN(2) == 0}
 }
 
-func (f forger) quarantine(now time.Time, phase Phase) Quarantine {
-	q := Quarantine{
-		ID: fmt.Sprintf("forged-%d", f.IntN(3)), Phase: pick(f, Suspect, Quarantined, Quarantined, Released),
-		QuarantinedAt: f.at(now), ReleasedAt: f.at(now), ReleasedBy: pick(f, "", ByPitcrew, ByPerson),
+func (f forger) quarantine(now time.Time, phase causes.Phase) causes.Quarantine {
+	q := causes.Quarantine{
+		ID: fmt.Sprintf("forged-%d", f.IntN(3)), Phase: pick(f, causes.Suspect, causes.Quarantined, causes.Quarantined, causes.Released),
+		QuarantinedAt: f.at(now), ReleasedAt: f.at(now), ReleasedBy: pick(f, "", causes.ByPitcrew, causes.ByPerson),
 		ManualReleaseOnly: f.IntN(4) == 0, ManualReleaseActive: f.IntN(4) == 0,
 	}
 	for range 1 + f.IntN(3) {
-		q.Causes = append(q.Causes, Cause{
+		q.Causes = append(q.Causes, causes.Cause{
 			Condition: pick[corev1.NodeConditionType](f, "GPUXidError", "DiskFailing", "SlowNode", "Ready", "Nonsense", conditionByHand), Rule: pick(f, "gpu", "disk", "slow", "dead", "nonsense", policy.ByHand),
 			Repair: pick(f, conditions.Inspect, conditions.Reboot, conditions.Replace), Message: lost, FirstSeen: f.at(now), HealthySince: f.at(now), Due: f.IntN(4) > 0, BootID: "boot-1",
 		})
 	}
-	if q.Phase != Suspect {
+	if q.Phase != causes.Suspect {
 		q.Taint = f.taint()
 		q.Taint.Since = f.at(now)
 	}
@@ -66,7 +67,7 @@ func (f forger) quarantine(now time.Time, phase Phase) Quarantine {
 }
 
 // visits is what a record of visits says that was forged, too.
-func (f forger) visits(r *Record) (v Visits) {
+func (f forger) visits(r *causes.Record) (v Visits) {
 	if r != nil && f.IntN(4) > 0 {
 		v.Quarantine = r.ID
 	}
@@ -79,13 +80,13 @@ func (f forger) visits(r *Record) (v Visits) {
 
 // forge replaces the record of a node: by nothing, by one that is made up, by an earlier one, by that of another node, or by one
 // with a changed piece.
-func (f forger) forge(w *world, other *Record, earlier string) {
-	r := &Record{V: 1, NodeUID: w.node.UID, Boot: Boot{ID: pick(f, "boot-1", "x"), Seen: f.at(w.now)}, Quarantine: f.quarantine(w.now, pick(f, Suspect, Quarantined, Quarantined, Released))}
+func (f forger) forge(w *world, other *causes.Record, earlier string) {
+	r := &causes.Record{V: 1, NodeUID: w.node.UID, Boot: causes.Boot{ID: pick(f, "boot-1", "x"), Seen: f.at(w.now)}, Quarantine: f.quarantine(w.now, pick(f, causes.Suspect, causes.Quarantined, causes.Quarantined, causes.Released))}
 	for range f.IntN(7) {
-		r.Last = append(r.Last, f.quarantine(w.now, Released))
+		r.Last = append(r.Last, f.quarantine(w.now, causes.Released))
 	}
 	for range f.IntN(20) {
-		r.Notices = append(r.Notices, handoff.Notice{ID: fmt.Sprint(f.Uint32()), Event: pick(f, NodeQuarantined, "Forged"), At: f.at(w.now), To: []string{"pager"}})
+		r.Notices = append(r.Notices, handoff.Notice{ID: fmt.Sprint(f.Uint32()), Event: pick(f, causes.NodeQuarantined, "Forged"), At: f.at(w.now), To: []string{"pager"}})
 	}
 	text := r.String()
 	switch f.IntN(6) {
@@ -101,10 +102,10 @@ func (f forger) forge(w *world, other *Record, earlier string) {
 	case 2:
 		text = earlier
 	case 3:
-		own, err := RecordOf(w.node)
+		own, err := causes.RecordOf(w.node)
 		if err == nil && own != nil {
 			changed := own.Clone()
-			changed.Phase, changed.ManualReleaseActive = pick(f, Suspect, Quarantined, Released), f.IntN(2) == 0
+			changed.Phase, changed.ManualReleaseActive = pick(f, causes.Suspect, causes.Quarantined, causes.Released), f.IntN(2) == 0
 			text = changed.String()
 		}
 	}
@@ -230,8 +231,8 @@ func TestForgedRecordsNeverExceedABudgetNorTouchAForeignKey(t *testing.T) {
 	}
 }
 
-func parsed(w *world) *Record {
-	r, err := RecordOf(w.node)
+func parsed(w *world) *causes.Record {
+	r, err := causes.RecordOf(w.node)
 	if err != nil {
 		return nil
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/seen"
@@ -33,16 +34,16 @@ func FuzzDecideOnAForgedRecord(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	seeds := []*Record{full()}
+	seeds := []*causes.Record{full()}
 	now := time.Date(2026, 11, 20, 12, 30, 0, 0, time.UTC)
-	for _, phase := range []Phase{Suspect, Quarantined, Released} {
+	for _, phase := range []causes.Phase{causes.Suspect, causes.Quarantined, causes.Released} {
 		r := full()
 		r.NodeUID, r.Phase = "uid-1", phase
 		claims(r)
 		r.Taint.Rule, r.Taint.PreExisting, r.Taint.Restored = "gpu", false, false
 		r.Causes[0].Rule = "gpu"
-		r.ManualReleaseActive = phase == Released // no other record can be read with it
-		if phase == Suspect {
+		r.ManualReleaseActive = phase == causes.Released // no other record can be read with it
+		if phase == causes.Suspect {
 			r.Taint, r.HandOff = nil, nil
 		}
 		seeds = append(seeds, r)
@@ -51,7 +52,7 @@ func FuzzDecideOnAForgedRecord(f *testing.F) {
 			out.Taint.Key, out.Taint.Value, out.Taint.Effect = "node.kubernetes.io/out-of-service", "", corev1.TaintEffectNoExecute
 		}
 		seeds = append(seeds, out)
-		if cordoned := r.Clone(); phase != Suspect {
+		if cordoned := r.Clone(); phase != causes.Suspect {
 			cordoned.HandOff, cordoned.ManualReleaseOnly = &handoff.Added{Cordon: true}, false
 			seeds = append(seeds, cordoned)
 		}
@@ -98,7 +99,7 @@ func FuzzDecideOnAForgedRecord(f *testing.F) {
 		for at := now; at.Before(now.Add(30 * time.Minute)); at = at.Add(10*time.Minute + time.Second) {
 			n.Status.Conditions[0].LastHeartbeatTime = metav1.NewTime(at)
 			hadTaint := node.HasTaint(n.Spec.Taints, conditions.TaintUnhealthy)
-			record, err := RecordOf(n)
+			record, err := causes.RecordOf(n)
 			o := Observation{Node: n, Record: record, RecordErr: err, Peers: limits.PeersOf(peers...), Seen: saw}
 			d := Decide(p, o, at)
 			saw = d.SeenAfter(o, at)
@@ -118,7 +119,7 @@ func FuzzDecideOnAForgedRecord(f *testing.F) {
 			}
 			checkKeys(t, known, was, n)
 			if text, ok := n.Annotations[conditions.AnnotationQuarantine]; ok && err == nil {
-				if _, err := ParseRecord(text); err != nil {
+				if _, err := causes.ParseRecord(text); err != nil {
 					t.Fatalf("%v: %s", err, text)
 				}
 				// The previous version has no cordons. Without the option none is in a record, unless one is forged.
@@ -126,7 +127,7 @@ func FuzzDecideOnAForgedRecord(f *testing.F) {
 					t.Fatalf("the previous version: %v: %s", err, text)
 				}
 			}
-			if r, err := RecordOf(n); err == nil && r != nil && len(r.Notices) > handoff.MaxNotices {
+			if r, err := causes.RecordOf(n); err == nil && r != nil && len(r.Notices) > handoff.MaxNotices {
 				t.Fatalf("%d notices", len(r.Notices))
 			}
 		}

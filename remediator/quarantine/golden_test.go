@@ -11,8 +11,10 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/devices"
 	"github.com/pitcrew-dev/pitcrew/remediator/goldentest"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/peers"
 )
 
 // kept is a node as the API server has it, the other nodes, and what belongs to all of them.
@@ -33,7 +35,7 @@ type answered struct {
 }
 
 type answer struct {
-	Phase          Phase
+	Phase          causes.Phase
 	ReleasedBy     string
 	Status, Repair string
 	Taints         []string
@@ -142,7 +144,7 @@ func TestGoldenQuarantines(t *testing.T) {
 	for name, made := range goldens {
 		t.Run(name, func(t *testing.T) {
 			k := goldentest.Read(t, "quarantines/"+name, made)
-			r, err := RecordOf(k.Node)
+			r, err := causes.RecordOf(k.Node)
 			if err != nil || r == nil {
 				t.Fatalf("record %v: %v", r, err)
 			}
@@ -159,7 +161,7 @@ func (k kept) goesOn(t *testing.T) (a answered) {
 	w.policy, w.node, w.now, w.devices = policyOf(t, k.Policy), k.Node, k.Now, k.Devices
 	w.broken = limits.ParseBreaker(k.Breaker, k.Now)
 	for _, other := range k.Others {
-		w.peers = append(w.peers, PeerOf(w.policy, other))
+		w.peers = append(w.peers, peers.Of(w.policy, other))
 	}
 	w.decide()
 	a.First = k.answer(w)

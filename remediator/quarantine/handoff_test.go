@@ -10,6 +10,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 )
 
@@ -107,7 +108,7 @@ func TestMarksOfOthersOnRandomWalks(t *testing.T) {
 				theirs["label "+broken] = value
 			}
 			w.decide()
-			inService := w.record() == nil || w.record().Phase != Quarantined
+			inService := w.record() == nil || w.record().Phase != causes.Quarantined
 			for _, key := range keys {
 				check := func(kind string, marks map[string]string) {
 					value, on := marks[key]
@@ -130,7 +131,7 @@ func TestMarksOfOthersOnRandomWalks(t *testing.T) {
 }
 
 func pardonedIfQuarantined(w *world) {
-	if r := w.record(); r != nil && r.Phase == Quarantined && r.NodeUID == w.node.UID {
+	if r := w.record(); r != nil && r.Phase == causes.Quarantined && r.NodeUID == w.node.UID {
 		pardoned(w)
 	}
 }

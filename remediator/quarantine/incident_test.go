@@ -15,6 +15,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/devices"
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/peers"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/seen"
@@ -116,13 +117,13 @@ func TestARackThatFailsIsOneIncident(t *testing.T) {
 	f.fail(12, 13, gpu(ecc))
 	f.settles()
 	f.wantPhases("qqqqqq q----- s-----")
-	if b := f.worlds[12].last.Blocked; b.Reason != BlockedByBudget || !strings.Contains(b.Message, "quarantined, with others of clique=a") {
+	if b := f.worlds[12].last.Blocked; b.Reason != causes.BlockedByBudget || !strings.Contains(b.Message, "quarantined, with others of clique=a") {
 		t.Errorf("%+v", b)
 	}
 	f.worlds[12].policy.Budget.MaxNodes = 3
 	f.settles()
 	f.wantPhases("qqqqqq q----- s-----")
-	if b := f.worlds[12].last.Blocked; b.Reason != BlockedByBreaker {
+	if b := f.worlds[12].last.Blocked; b.Reason != causes.BlockedByBreaker {
 		t.Errorf("%+v", b)
 	}
 }
@@ -154,13 +155,13 @@ func TestWhoTakesPartInAnIncident(t *testing.T) {
 			f := newRacks(t, 3, strings.Replace(incidents, cmp.Or(test.spec, "no such text"), "", 1))
 			f.fail(0, 6, test.steps...)
 			for _, w := range f.worlds[:rackSize] {
-				if got := PeerOf(w.policy, w.node).Failed; (got == limits.Span{}) != (test.want == in) {
+				if got := peers.Of(w.policy, w.node).Failed; (got == limits.Span{}) != (test.want == in) {
 					t.Errorf("%s has failed at %v", w.node.Name, got)
 				}
 			}
 			f.settles()
 			f.wantPhases(test.want)
-			if want := test.want == in; want != (f.worlds[0].last.Blocked != nil && f.worlds[0].last.Blocked.Reason == BlockedByDetectorSuspect) {
+			if want := test.want == in; want != (f.worlds[0].last.Blocked != nil && f.worlds[0].last.Blocked.Reason == causes.BlockedByDetectorSuspect) {
 				t.Errorf("%+v", f.worlds[0].last.Blocked)
 			}
 		})
@@ -218,7 +219,7 @@ func TestTwoRacksAtOnce(t *testing.T) {
 	f.fail(0, 12, portsDown, gpu(ecc))
 	f.settles()
 	f.wantPhases("qqqqqq ssssss ------ ------ ------ ------")
-	if d := f.worlds[6].last; d.Blocked.Reason != BlockedByDetectorSuspect || !d.WaitsForOthers ||
+	if d := f.worlds[6].last; d.Blocked.Reason != causes.BlockedByDetectorSuspect || !d.WaitsForOthers ||
 		!strings.HasSuffix(d.Blocked.Message, "it is no failure of the domain: the incident of clique=a is not over, and it is one at a time") {
 		t.Errorf("%+v", d)
 	}
@@ -258,7 +259,7 @@ func TestAnIncidentNeedsOnePlace(t *testing.T) {
 	f.fail(0, 6, portsDown, gpu(ecc))
 	f.settles()
 	f.wantPhases("ssssss ------ ------")
-	if d := f.worlds[5].last; d.Blocked.Reason != BlockedByBudget || !d.Limited || len(d.BlockedToo) > 0 {
+	if d := f.worlds[5].last; d.Blocked.Reason != causes.BlockedByBudget || !d.Limited || len(d.BlockedToo) > 0 {
 		t.Errorf("%+v", d)
 	}
 	f.worlds[12].node.Spec.Unschedulable = false
@@ -387,7 +388,7 @@ func TestNodesThatAreWorkedOnMakeNoIncident(t *testing.T) {
 			f.fail(0, 6, portsDown, gpu(ecc))
 			f.fail(0, 3, work)
 			for _, w := range f.worlds[:3] {
-				if got := PeerOf(w.policy, w.node).Failed; got != (limits.Span{}) && name != "excluded" {
+				if got := peers.Of(w.policy, w.node).Failed; got != (limits.Span{}) && name != "excluded" {
 					t.Errorf("%s has failed at %v", w.node.Name, got)
 				}
 			}
@@ -455,7 +456,7 @@ func TestAConditionOfTheBootBeforeIsNoWitness(t *testing.T) {
 		})
 	})
 	for _, w := range f.worlds[:rackSize] {
-		if got := PeerOf(w.policy, w.node).Failed; got != (limits.Span{}) {
+		if got := peers.Of(w.policy, w.node).Failed; got != (limits.Span{}) {
 			t.Errorf("%s has failed at %v", w.node.Name, got)
 		}
 	}
@@ -491,7 +492,7 @@ func TestReadyIsAWitnessUnlessItsRuleDoesNotAct(t *testing.T) {
 				test.change(r)
 			}
 		}
-		if got := PeerOf(w.policy, w.node).Failed; (got != limits.Span{}) != test.want {
+		if got := peers.Of(w.policy, w.node).Failed; (got != limits.Span{}) != test.want {
 			t.Errorf("the rule %s: failed at %v", name, got)
 		}
 	}
@@ -504,9 +505,9 @@ func TestAReleaseByHandTakesANodeOutOfItsIncident(t *testing.T) {
 	f.settles()
 	w := f.worlds[0]
 	r := w.record()
-	r.Phase, r.ManualReleaseActive = Released, true
+	r.Phase, r.ManualReleaseActive = causes.Released, true
 	w.node.Annotations[conditions.AnnotationQuarantine] = r.String()
-	if got := PeerOf(w.policy, w.node).Failed; got != (limits.Span{}) {
+	if got := peers.Of(w.policy, w.node).Failed; got != (limits.Span{}) {
 		t.Errorf("it has failed at %v", got)
 	}
 }
@@ -539,7 +540,7 @@ func TestSingleGPUsAreIsolatedForNoIncident(t *testing.T) {
 	f.fail(0, 6, portsDown, gpu(ecc))
 	f.settles()
 	f.wantPhases("ssssss ------ ------")
-	if b := f.worlds[0].last.Blocked; b == nil || b.Reason != BlockedByDetectorSuspect {
+	if b := f.worlds[0].last.Blocked; b == nil || b.Reason != causes.BlockedByDetectorSuspect {
 		t.Errorf("%+v", b)
 	}
 }

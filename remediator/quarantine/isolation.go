@@ -16,7 +16,7 @@ func (o *Observation) devices() isolate.Devices {
 func (s *situation) devices() isolate.Devices { return s.observed.devices() }
 
 // showsTaint reports whether the cluster shows the taint of a quarantine. A kubelet can write neither taints nor rules.
-func (o *Observation) showsTaint(r *Record) bool {
+func (o *Observation) showsTaint(r *causes.Record) bool {
 	if r.IsIsolated() {
 		return o.devices().HaveTaint(r.Taint.NodeTaint())
 	}
@@ -46,11 +46,11 @@ func (s *situation) hasMoreGPUs(worst causes.Problem) bool {
 
 // isolate makes the quarantine one of the GPUs that have a fault now, and of those that are isolated already.
 func (d *decider) isolate() {
-	var gpus []IsolatedGPU
+	var gpus []causes.IsolatedGPU
 	if d.record.IsIsolated() {
 		gpus = d.record.Isolation.GPUs
 	}
-	d.record.Isolation = &Isolation{GPUs: d.devices().With(gpus, d.dueGPUs(causes.Problem.IsEnforced)), PendingSince: d.now}
+	d.record.Isolation = &causes.Isolation{GPUs: d.devices().With(gpus, d.dueGPUs(causes.Problem.IsEnforced)), PendingSince: d.now}
 	d.record.HandOff = nil
 	d.next.RequeueAt(d.now.Add(isolate.Recheck))
 }
@@ -69,15 +69,15 @@ func (d *decider) updateIsolation() {
 }
 
 // deviceRules are the rules that the node must have after the decision; nil: those that it has.
-func deviceRules(s *situation) *DeviceRules {
+func deviceRules(s *situation) *causes.DeviceRules {
 	look, r := s.observed.Devices, s.record
 	switch {
 	case look == nil, look.RulesErr != "", s.conditions.Maintained:
 		return nil
 	case r == nil, !r.IsIsolated():
-		return &DeviceRules{}
+		return &causes.DeviceRules{}
 	case !s.confirmed() || s.devices().HaveLostRules(r.Isolation):
 		return nil
 	}
-	return &DeviceRules{Want: s.devices().Rules(r.Isolation, r.Taint.NodeTaint())}
+	return &causes.DeviceRules{Want: s.devices().Rules(r.Isolation, r.Taint.NodeTaint())}
 }

@@ -14,8 +14,10 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/internal/xid"
 	"github.com/pitcrew-dev/pitcrew/remediator/devices"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/isolate"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/peers"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/reach"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/seen"
 )
@@ -290,7 +292,7 @@ func TestAReleaseByHandReleasesTheDevices(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.node = n
-	if play(w, decide, settled); w.rulesOf() != "" || w.record().Phase != Released {
+	if play(w, decide, settled); w.rulesOf() != "" || w.record().Phase != causes.Released {
 		t.Errorf("rules %q, record %s", w.rulesOf(), w.record())
 	}
 }
@@ -298,7 +300,7 @@ func TestAReleaseByHandReleasesTheDevices(t *testing.T) {
 func TestAnIsolationUsesUpThePlaceOfANode(t *testing.T) {
 	w := newDeviceWorld(t)
 	isolates(w)
-	peer := PeerOf(w.policy, w.node)
+	peer := peers.Of(w.policy, w.node)
 	if !peer.OutOfService || peer.Why != limits.Quarantined || peer.Rule != "gpu" {
 		t.Errorf("%+v", peer)
 	}

@@ -70,7 +70,7 @@ func (f *fleet) decide(i int) *world {
 	if start := w.last.Started; start != nil && f.memory != nil {
 		f.memory, _ = f.memory.With(start.EntryOf(w.policy, w.node), limits.RememberFor(w.policy), w.now)
 	}
-	if b := w.last.Blocked; b != nil && (b.Reason == BlockedByBudget || b.Reason == BlockedByBreaker) && !w.last.Limited {
+	if b := w.last.Blocked; b != nil && (b.Reason == causes.BlockedByBudget || b.Reason == causes.BlockedByBreaker) && !w.last.Limited {
 		f.Errorf("node %s is not limited, and blocked by %s", w.node.Name, b.Reason)
 	}
 	return w
@@ -113,9 +113,9 @@ func (f *fleet) phases() string {
 	var b strings.Builder
 	for _, w := range f.worlds {
 		switch r := w.record(); {
-		case r != nil && r.Phase == Quarantined:
+		case r != nil && r.Phase == causes.Quarantined:
 			b.WriteByte('q')
-		case r != nil && r.Phase == Suspect:
+		case r != nil && r.Phase == causes.Suspect:
 			b.WriteByte('s')
 		default:
 			b.WriteByte('-')
@@ -413,14 +413,14 @@ func TestNoFleetEverExceedsItsBudgets(t *testing.T) {
 				opened++
 			}
 			for _, e := range w.last.Events {
-				if e.Reason != NodeQuarantined {
+				if e.Reason != causes.NodeQuarantined {
 					continue
 				}
 				quarantines++
 				rack, byRule := 0, 0
 				for j, other := range f.worlds {
 					r := other.record()
-					ours := r != nil && r.Phase == Quarantined
+					ours := r != nil && r.Phase == causes.Quarantined
 					ready := true
 					for _, c := range other.node.Status.Conditions {
 						ready = ready && (c.Type != corev1.NodeReady || c.Status == corev1.ConditionTrue)
@@ -452,7 +452,7 @@ func TestNoFleetEverExceedsItsBudgets(t *testing.T) {
 func TestAWorseFaultNeverDoesLess(t *testing.T) {
 	weight := func(w *world) int {
 		r := w.record()
-		if r == nil || r.Phase != Quarantined {
+		if r == nil || r.Phase != causes.Quarantined {
 			return 0
 		}
 		weight := 1 + int(r.Taint.Repair)*2
@@ -506,11 +506,11 @@ func TestEveryLimitThatHoldsANodeBackIsNamed(t *testing.T) {
 	for _, s := range []step{others(1), gpu(lost), decide} {
 		s(w)
 	}
-	if b, too := w.last.Blocked, w.last.BlockedToo; b.Reason != BlockedByBudget || len(too) != 1 || too[0].Reason != BlockedByBreaker || too[0].Message != "the breaker is open" {
+	if b, too := w.last.Blocked, w.last.BlockedToo; b.Reason != causes.BlockedByBudget || len(too) != 1 || too[0].Reason != causes.BlockedByBreaker || too[0].Message != "the breaker is open" {
 		t.Errorf("%+v, also %+v", b, too)
 	}
 	w.paused = "network work"
-	if too := w.look().BlockedToo; len(too) != 2 || too[1].Reason != BlockedByPause {
+	if too := w.look().BlockedToo; len(too) != 2 || too[1].Reason != causes.BlockedByPause {
 		t.Errorf("paused: also %+v", too)
 	}
 }
@@ -527,7 +527,7 @@ func TestALimitCountsThatIsNotReported(t *testing.T) {
 	}
 	isBad(f.worlds[1])
 	d := f.decide(1).last
-	if d.Blocked == nil || d.Blocked.Reason != BlockedByDetectorSuspect || !d.Limited {
+	if d.Blocked == nil || d.Blocked.Reason != causes.BlockedByDetectorSuspect || !d.Limited {
 		t.Errorf("limited: %v, blocked: %+v, the effects are %s", d.Limited, d.Blocked, f.effects())
 	}
 }
@@ -542,7 +542,7 @@ func TestWhoActedIsCleanedAndBounded(t *testing.T) {
 	if n, err = ReleaseManually(n, long, w.now); err != nil {
 		t.Fatal(err)
 	}
-	r, err := RecordOf(n)
+	r, err := causes.RecordOf(n)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -35,7 +35,7 @@ func (m Manual) clean() Manual {
 }
 
 func cleaned(text string, maxBytes int) string {
-	return strings.TrimSpace(Clip(strings.Map(func(r rune) rune {
+	return strings.TrimSpace(causes.Clip(strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {
 			return ' '
 		}
@@ -46,7 +46,7 @@ func cleaned(text string, maxBytes int) string {
 // Note is the text of the Event about it; what is what has become of the node.
 func (m Manual) Note(what string) string {
 	m = m.clean()
-	return Clip(fmt.Sprintf("%s by %s: %s", what, cmp.Or(m.User, UnknownUser), cmp.Or(m.Reason, NoReason)), causes.MaxText/2)
+	return causes.Clip(fmt.Sprintf("%s by %s: %s", what, cmp.Or(m.User, UnknownUser), cmp.Or(m.Reason, NoReason)), causes.MaxText/2)
 }
 
 const (
@@ -67,7 +67,7 @@ func QuarantineManually(n *corev1.Node, by Manual, now time.Time) (*corev1.Node,
 	if err != nil {
 		return nil, err
 	}
-	if d.record == nil || d.record.Phase == Released {
+	if d.record == nil || d.record.Phase == causes.Released {
 		d.record = causes.OpenNext(d.record, n, d.conditions.BootSeen, now)
 		if len(d.record.Last) > 0 {
 			d.record.Last[0].ManualReleaseActive = false // the later word counts
@@ -76,13 +76,13 @@ func QuarantineManually(n *corev1.Node, by Manual, now time.Time) (*corev1.Node,
 	if d.record.HasCause(conditionByHand) {
 		return nil, fmt.Errorf("node %s is quarantined manually already", n.Name)
 	}
-	d.record.Causes = append(d.record.Causes, Cause{
+	d.record.Causes = append(d.record.Causes, causes.Cause{
 		Condition: conditionByHand, Rule: policy.ByHand, Repair: conditions.Inspect, Message: cmp.Or(by.Reason, NoReason),
 		User: by.User, FirstSeen: now, Due: true, BootID: n.Status.NodeInfo.BootID,
 	})
-	if d.record.Phase != Quarantined || d.record.IsIsolated() {
-		if d.record.Phase != Quarantined {
-			d.record.Phase, d.record.QuarantinedAt = Quarantined, now
+	if d.record.Phase != causes.Quarantined || d.record.IsIsolated() {
+		if d.record.Phase != causes.Quarantined {
+			d.record.Phase, d.record.QuarantinedAt = causes.Quarantined, now
 		}
 		d.setTaint(causes.Problem{Class: conditions.Inspect, Rule: policy.Rule{
 			Name:    policy.ByHand,
@@ -106,7 +106,7 @@ func ReleaseManually(n *corev1.Node, by Manual, now time.Time) (*corev1.Node, er
 		d.changes.RemoveStrayCordon(d.known)
 		return decidedNode(d), nil
 	}
-	if d.record == nil || d.record.Phase != Quarantined {
+	if d.record == nil || d.record.Phase != causes.Quarantined {
 		return nil, fmt.Errorf("node %s is not quarantined", n.Name)
 	}
 	d.releaseManually(by)
@@ -117,7 +117,7 @@ func ReleaseManually(n *corev1.Node, by Manual, now time.Time) (*corev1.Node, er
 // maintains it.
 func Strip(n *corev1.Node) *corev1.Node {
 	s := State{Changes: handoff.Of(n)}
-	if record, err := RecordOf(n); err == nil && record != nil && record.Phase == Quarantined {
+	if record, err := causes.RecordOf(n); err == nil && record != nil && record.Phase == causes.Quarantined {
 		record.RemoveFrom(&s.Changes, handoff.AnyKnown())
 	}
 	s.Changes.RemoveStrayCordon(handoff.AnyKnown())
@@ -133,11 +133,11 @@ func Strip(n *corev1.Node) *corev1.Node {
 // Left names what the record of a quarantined node claims to have added and [ReleaseManually] and [Strip] leave on the node:
 // labels and taints in the domains of Kubernetes. It is empty when the node is quarantined afterwards, too.
 func Left(before, after *corev1.Node) []string {
-	record, err := RecordOf(before)
-	if err != nil || record == nil || record.Phase != Quarantined {
+	record, err := causes.RecordOf(before)
+	if err != nil || record == nil || record.Phase != causes.Quarantined {
 		return nil
 	}
-	if still, err := RecordOf(after); err != nil || still != nil && still.Phase == Quarantined {
+	if still, err := causes.RecordOf(after); err != nil || still != nil && still.Phase == causes.Quarantined {
 		return nil
 	}
 	changes := handoff.Of(after)
@@ -148,7 +148,7 @@ func newManualDecider(n *corev1.Node, now time.Time) (*decider, error) {
 	if n.DeletionTimestamp != nil {
 		return nil, errors.New("the node is being deleted")
 	}
-	record, err := RecordOf(n)
+	record, err := causes.RecordOf(n)
 	if err != nil {
 		return nil, err
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 )
 
 func byPerson(change func(*world) (*corev1.Node, error)) step {
@@ -31,7 +32,7 @@ var (
 
 func TestAPersonsWord(t *testing.T) {
 	const handTaint = "pitcrew.dev/unhealthy=ByHand:NoSchedule"
-	hand := outcome{Phase: Quarantined, Taints: handTaint, Status: "quarantined", Repair: "Inspect"}
+	hand := outcome{Phase: causes.Quarantined, Taints: handTaint, Status: "quarantined", Repair: "Inspect"}
 	tests := map[string]struct {
 		steps []step
 		want  outcome
@@ -39,12 +40,12 @@ func TestAPersonsWord(t *testing.T) {
 		"a quarantine by hand stays":                 {[]step{gpuFine, ordered, decide, reboots, lasts(48 * time.Hour)}, hand},
 		"whatever the budget":                        {[]step{others(9), gpuFine, ordered, decide}, hand},
 		"a suspect is quarantined at once":           {[]step{says("DiskFailing", "True", "x"), decide, ordered}, hand.but(func(o *outcome) { o.Repair = "Replace" })},
-		"until a person ends it":                     {[]step{gpuFine, ordered, decide, pardoned, decide}, outcome{Phase: Released, By: ByPerson, Status: "healthy"}},
+		"until a person ends it":                     {[]step{gpuFine, ordered, decide, pardoned, decide}, outcome{Phase: causes.Released, By: causes.ByPerson, Status: "healthy"}},
 		"a fault on top of it is dealt with":         {[]step{gpuFine, ordered, gpu(lost), decide}, quarantined.but(func(o *outcome) { o.Said = "QuarantineUpgraded" })},
 		"by hand on top of a fault outlives it":      {[]step{gpu(ecc), decide, ordered, gpuFine, decide, lasts(time.Hour)}, quarantined.but(func(o *outcome) { o.Repair = "ResetGPU" })},
-		"a release by hand holds while the fault":    {[]step{gpu(ecc), decide, pardoned, decide, lasts(time.Hour), gpu("Inspect gpu 0000:1b:00: Xid 999 unknown"), decide, gpu(ecc), decide}, outcome{Phase: Released, By: ByPerson, Status: "suspect", Repair: "ResetGPU", Said: "NodeQuarantined"}},
+		"a release by hand holds while the fault":    {[]step{gpu(ecc), decide, pardoned, decide, lasts(time.Hour), gpu("Inspect gpu 0000:1b:00: Xid 999 unknown"), decide, gpu(ecc), decide}, outcome{Phase: causes.Released, By: causes.ByPerson, Status: "suspect", Repair: "ResetGPU", Said: "NodeQuarantined"}},
 		"a worse one counts":                         {[]step{gpu(ecc), decide, pardoned, decide, lasts(time.Hour), gpu(lost), decide}, quarantined.but(func(o *outcome) { o.Said = "NodeQuarantined NodeQuarantined" })},
-		"it ends Replace":                            {[]step{gpu(replace), decide, pardoned, gpuFine, decide, lasts(11 * time.Minute)}, outcome{Phase: Released, By: ByPerson, Status: "healthy", Said: "NodeQuarantined"}},
+		"it ends Replace":                            {[]step{gpu(replace), decide, pardoned, gpuFine, decide, lasts(11 * time.Minute)}, outcome{Phase: causes.Released, By: causes.ByPerson, Status: "healthy", Said: "NodeQuarantined"}},
 		"and once the fault was gone it counts anew": {[]step{gpu(ecc), decide, pardoned, decide, gpuFine, decide, lasts(10 * time.Minute), gpu(lost), decide}, quarantined.but(func(o *outcome) { o.Said = "NodeQuarantined NodeQuarantined" })},
 	}
 	for name, test := range tests {
@@ -107,7 +108,7 @@ func TestTheCommandLineRemovesAnnotationsOfEveryDomain(t *testing.T) {
 			if w.node.Annotations[autoscaler] != "by policy" {
 				t.Fatalf("not handed off: %v", w.node.Annotations)
 			}
-			forges(func(r *Record) { r.HandOff.Labels = map[string]string{role: "x"} })(w)
+			forges(func(r *causes.Record) { r.HandOff.Labels = map[string]string{role: "x"} })(w)
 			labels(role, "x")(w)
 			n, err := change(w)
 			if err != nil {

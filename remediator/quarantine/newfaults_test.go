@@ -10,6 +10,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 )
 
 const (
@@ -30,8 +31,8 @@ func TestAManualReleaseCoversTheFaultsThatStood(t *testing.T) {
 	releasedB := release(reports("Reboot", lostB))
 	const again = "NodeQuarantined NodeQuarantined"
 	anew := quarantined.but(func(o *outcome) { o.Said = again })
-	holds := outcome{Phase: Released, By: ByPerson, Status: "suspect", Repair: "Reboot", Said: "NodeQuarantined"}
-	over := outcome{Phase: Released, By: ByPerson, Status: "healthy", Said: "NodeQuarantined"}
+	holds := outcome{Phase: causes.Released, By: causes.ByPerson, Status: "suspect", Repair: "Reboot", Said: "NodeQuarantined"}
+	over := outcome{Phase: causes.Released, By: causes.ByPerson, Status: "healthy", Said: "NodeQuarantined"}
 	bothGone := []step{reports("Reboot", lostA, lostB), decide, reboots, reports("Reboot", lostA), decide, lasts(time.Hour)}
 	hidden := release(reports("Reboot", lostA, "+1 more"))
 	checkOutcomes(t, map[string]outcomeTest{
@@ -53,7 +54,7 @@ func TestAManualReleaseCoversTheFaultsThatStood(t *testing.T) {
 			holds.but(func(o *outcome) { o.Said = again + " TaintRestored ReleaseByHand" })},
 		"what was released upgrades no later quarantine": {after(releasedA, gpu("ResetGPU gpu 0000:4e:00: Xid 154 recovery action Drain and Reset"), decide, reports("Reboot", lostA)),
 			anew.but(func(o *outcome) { o.Repair, o.Restart = "ResetGPU", false })},
-		"within the budget": {after(releasedA, others(1), reports("Reboot", lostA, lostB)), outcome{Phase: Suspect, Status: "suspect", Repair: "Reboot", Said: "NodeQuarantined blocked:budget"}},
+		"within the budget": {after(releasedA, others(1), reports("Reboot", lostA, lostB)), outcome{Phase: causes.Suspect, Status: "suspect", Repair: "Reboot", Said: "NodeQuarantined blocked:budget"}},
 		"a new fault that goes before anything was done is forgotten": {after(releasedA, others(1), reports("Reboot", lostA, lostB), decide, reports("Reboot", lostA)), holds.but(func(o *outcome) { o.Said += " blocked:budget" })},
 		"once the new one is repaired, the release covers the rest":   {after(after(releasedA, bothGone...)), holds.but(func(o *outcome) { o.Said = again + " NodeReleased" })},
 		"for as long as that stands":                                  {after(after(releasedA, bothGone...), gpuFine, decide, lasts(11*time.Minute)), over.but(func(o *outcome) { o.Said = again + " NodeReleased" })},
@@ -76,21 +77,21 @@ func TestAnotherStateOfAReleasedSubjectIsNoNewFault(t *testing.T) {
 	const few, more = "Reboot gpu count: 6 of 8 GPUs on the PCI bus", "Reboot gpu count: 7 of 8 GPUs on the PCI bus"
 	tests := map[string]struct {
 		condition, released, now string
-		want                     Phase
+		want                     causes.Phase
 		besides                  step
 	}{
-		"one GPU is back":   {conditions.GPUCountMismatch, few, more, Released, nil},
-		"one more is gone":  {conditions.GPUCountMismatch, more, few, Released, nil},
-		"the port wakes up": {conditions.HCAPortDown, "Inspect hca mlx5_0 port 1: state DOWN", "Inspect hca mlx5_0 port 1: state INIT", Released, nil},
-		"another port":      {conditions.HCAPortDown, "Inspect hca mlx5_0 port 1: state DOWN", "Inspect hca mlx5_1 port 1: state DOWN", Quarantined, nil},
-		"a worse class":     {conditions.GPUCountMismatch, few, "Replace gpu count: 6 of 8 GPUs on the PCI bus, also after a reboot", Quarantined, nil},
-		"a worse class, beside a worst fault that was released": {conditions.GPUCountMismatch, "Inspect gpu count: 9 GPUs on the PCI bus, expected 8", few, Quarantined, gpu("Reboot " + lostA)},
-		"a milder one":            {conditions.GPUCountMismatch, few, "Inspect gpu count: 9 GPUs on the PCI bus, expected 8", Released, nil},
-		"another GPU":             {conditions.GPUCountMismatch, few, "Reboot gpu 0000:1b:00: has no driver; gpu count: 6 of 8 GPUs on the PCI bus", Quarantined, nil},
-		"another code of a GPU":   {conditions.GPUXidError, "Reboot " + lostA, "Reboot " + timeout, Quarantined, nil},
-		"another code of DCGM":    {conditions.DCGMDiagFailed, "Inspect dcgm gpu 0: diag test memory failed", "Inspect dcgm gpu 0: diag test pcie failed", Quarantined, nil},
-		"another hardware error":  {conditions.KernelHardwareError, "Inspect pci 0000:1b:00.0: AER", "Inspect pci 0000:1b:00.0: DPC", Quarantined, nil},
-		"another of a pod's logs": {conditions.WorkloadGPUError, "Inspect pod a/b: uncorrectable ECC error", "Inspect pod a/b: GPU is lost", Quarantined, nil},
+		"one GPU is back":   {conditions.GPUCountMismatch, few, more, causes.Released, nil},
+		"one more is gone":  {conditions.GPUCountMismatch, more, few, causes.Released, nil},
+		"the port wakes up": {conditions.HCAPortDown, "Inspect hca mlx5_0 port 1: state DOWN", "Inspect hca mlx5_0 port 1: state INIT", causes.Released, nil},
+		"another port":      {conditions.HCAPortDown, "Inspect hca mlx5_0 port 1: state DOWN", "Inspect hca mlx5_1 port 1: state DOWN", causes.Quarantined, nil},
+		"a worse class":     {conditions.GPUCountMismatch, few, "Replace gpu count: 6 of 8 GPUs on the PCI bus, also after a reboot", causes.Quarantined, nil},
+		"a worse class, beside a worst fault that was released": {conditions.GPUCountMismatch, "Inspect gpu count: 9 GPUs on the PCI bus, expected 8", few, causes.Quarantined, gpu("Reboot " + lostA)},
+		"a milder one":            {conditions.GPUCountMismatch, few, "Inspect gpu count: 9 GPUs on the PCI bus, expected 8", causes.Released, nil},
+		"another GPU":             {conditions.GPUCountMismatch, few, "Reboot gpu 0000:1b:00: has no driver; gpu count: 6 of 8 GPUs on the PCI bus", causes.Quarantined, nil},
+		"another code of a GPU":   {conditions.GPUXidError, "Reboot " + lostA, "Reboot " + timeout, causes.Quarantined, nil},
+		"another code of DCGM":    {conditions.DCGMDiagFailed, "Inspect dcgm gpu 0: diag test memory failed", "Inspect dcgm gpu 0: diag test pcie failed", causes.Quarantined, nil},
+		"another hardware error":  {conditions.KernelHardwareError, "Inspect pci 0000:1b:00.0: AER", "Inspect pci 0000:1b:00.0: DPC", causes.Quarantined, nil},
+		"another of a pod's logs": {conditions.WorkloadGPUError, "Inspect pod a/b: uncorrectable ECC error", "Inspect pod a/b: GPU is lost", causes.Quarantined, nil},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -118,20 +119,20 @@ func TestAnotherStateOfAReleasedSubjectIsNoNewFault(t *testing.T) {
 // A version that did not keep what a release covers has written the record. Its message is that of when the class was first seen.
 func TestAReleaseOfAnEarlierVersionCoversWhatStandsNow(t *testing.T) {
 	both := gpu("Reboot " + lostA + "; " + lostB)
-	earlier := forges(func(r *Record) {
+	earlier := forges(func(r *causes.Record) {
 		r.Causes = slices.Clone(r.Causes)
 		r.Causes[0].Message, r.Causes[0].Covered = "Reboot "+lostA, nil
 	})
 	released := []step{gpu("Reboot " + lostA), decide, both, decide, pardoned, decide, earlier}
 	tests := map[string]struct {
 		steps []step
-		want  Phase
+		want  causes.Phase
 	}{
-		"all that stands":                       {[]step{decide}, Released},
-		"also when it was not known at first":   {[]step{says("GPUXidError", "Unknown", ""), decide, both, decide}, Released},
-		"a fault after the first look counts":   {[]step{decide, gpu("Reboot " + lostA + "; " + lostB + "; gpu 0000:5c:00: Xid 79 lost"), decide}, Quarantined},
-		"and one after a look at a healthy one": {[]step{gpuFine, decide, gpu("Reboot " + lostB), decide}, Quarantined},
-		"while a worse fault has the node":      {[]step{says("FanFailing", "True", "x"), decide, gpu("Reboot " + lostA), decide}, Released},
+		"all that stands":                       {[]step{decide}, causes.Released},
+		"also when it was not known at first":   {[]step{says("GPUXidError", "Unknown", ""), decide, both, decide}, causes.Released},
+		"a fault after the first look counts":   {[]step{decide, gpu("Reboot " + lostA + "; " + lostB + "; gpu 0000:5c:00: Xid 79 lost"), decide}, causes.Quarantined},
+		"and one after a look at a healthy one": {[]step{gpuFine, decide, gpu("Reboot " + lostB), decide}, causes.Quarantined},
+		"while a worse fault has the node":      {[]step{says("FanFailing", "True", "x"), decide, gpu("Reboot " + lostA), decide}, causes.Released},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -155,15 +156,15 @@ func TestAManualReleaseEndsWhileAnotherFaultStands(t *testing.T) {
 	anew := []step{says("FanFailing", "True", "anew"), decide, lasts(time.Hour)}
 	tests := map[string]struct {
 		steps []step
-		want  Phase
+		want  causes.Phase
 		hold  bool
 		block string
 	}{
-		"it cleared, and comes again after the repair": {slices.Concat(quarantinedToo, []step{noFan, decide, lasts(5 * time.Hour)}, repaired, anew), Quarantined, false, ""},
-		"it comes again before the repair":             {slices.Concat(quarantinedToo, []step{noFan, decide, lasts(5 * time.Hour)}, anew, repaired), Quarantined, false, ""},
-		"it was not gone for long enough":              {slices.Concat(quarantinedToo, []step{noFan, decide, lasts(20 * time.Minute)}, anew, repaired), Released, true, ""},
-		"it stood":                                     {slices.Concat(quarantinedToo, []step{lasts(5 * time.Hour)}, repaired), Released, true, ""},
-		"one of two that a second release covers is blocked once it was gone": {slices.Concat(quarantinedToo, []step{pardoned, decide, noFan, decide, lasts(5 * time.Hour)}, anew), Released, true, BlockedByManualRelease},
+		"it cleared, and comes again after the repair": {slices.Concat(quarantinedToo, []step{noFan, decide, lasts(5 * time.Hour)}, repaired, anew), causes.Quarantined, false, ""},
+		"it comes again before the repair":             {slices.Concat(quarantinedToo, []step{noFan, decide, lasts(5 * time.Hour)}, anew, repaired), causes.Quarantined, false, ""},
+		"it was not gone for long enough":              {slices.Concat(quarantinedToo, []step{noFan, decide, lasts(20 * time.Minute)}, anew, repaired), causes.Released, true, ""},
+		"it stood":                                     {slices.Concat(quarantinedToo, []step{lasts(5 * time.Hour)}, repaired), causes.Released, true, ""},
+		"one of two that a second release covers is blocked once it was gone": {slices.Concat(quarantinedToo, []step{pardoned, decide, noFan, decide, lasts(5 * time.Hour)}, anew), causes.Released, true, causes.BlockedByManualRelease},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -200,10 +201,10 @@ func TestANewFaultIsNamedAlone(t *testing.T) {
 func TestAForgedReleaseCoversNoWorseFault(t *testing.T) {
 	for _, message := range []string{"", ";", "Reboot", "ResetGPU " + lostA + "; +99999999 more", strings.Repeat("ü", 300)} {
 		w := newWorld(t)
-		for _, s := range []step{gpu(ecc), decide, pardoned, forges(func(r *Record) { r.Causes[0].Message, r.Causes[0].Covered = message, []string{message} }), decide, gpu("Reboot " + lostA), decide} {
+		for _, s := range []step{gpu(ecc), decide, pardoned, forges(func(r *causes.Record) { r.Causes[0].Message, r.Causes[0].Covered = message, []string{message} }), decide, gpu("Reboot " + lostA), decide} {
 			s(w)
 		}
-		if r := w.record(); r.Phase != Quarantined || r.Causes[0].Repair != conditions.Reboot {
+		if r := w.record(); r.Phase != causes.Quarantined || r.Causes[0].Repair != conditions.Reboot {
 			t.Errorf("%q: %s", message, r)
 		}
 	}
@@ -213,7 +214,7 @@ func FuzzNewFaults(f *testing.F) {
 	f.Add("Reboot "+lostA, "Reboot "+lostA+"; "+lostB)
 	f.Add("Reboot "+lostA+"; +2 more", "Inspect "+lostB)
 	f.Fuzz(func(t *testing.T, released, message string) {
-		q := &Quarantine{Causes: []Cause{{Condition: conditions.GPUXidError, Covered: []string{released}}}}
+		q := &causes.Quarantine{Causes: []causes.Cause{{Condition: conditions.GPUXidError, Covered: []string{released}}}}
 		c := corev1.NodeCondition{Type: conditions.GPUXidError, Status: corev1.ConditionTrue, Message: message}
 		found := q.NewFaults(c)
 		if found == "" {

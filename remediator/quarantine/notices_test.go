@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 )
 
@@ -89,7 +90,7 @@ func TestNoticesAreBounded(t *testing.T) {
 		}
 	}
 	notices := w.record().Notices
-	if len(notices) != handoff.MaxNotices || notices[handoff.MaxNotices-1].Event != NodeReleased || notices[handoff.MaxNotices-1].Quarantine != w.record().ID {
+	if len(notices) != handoff.MaxNotices || notices[handoff.MaxNotices-1].Event != causes.NodeReleased || notices[handoff.MaxNotices-1].Quarantine != w.record().ID {
 		t.Errorf("%d notices, the last is %+v", len(notices), notices[len(notices)-1])
 	}
 }
@@ -124,9 +125,9 @@ func TestAWebhookThatIsToldEverythingKnowsTheNode(t *testing.T) {
 			if w.paused != "" {
 				continue
 			}
-			if r.Phase == Quarantined {
+			if r.Phase == causes.Quarantined {
 				quarantines++
-				if !slices.Contains(heard, NodeQuarantined+" "+r.ID) || strings.HasPrefix(heard[len(heard)-1], NodeReleased) {
+				if !slices.Contains(heard, causes.NodeQuarantined+" "+r.ID) || strings.HasPrefix(heard[len(heard)-1], causes.NodeReleased) {
 					t.Fatalf("seed %d: the node is quarantined, heard %q", seed, heard)
 				}
 			} else if len(heard) > 0 && !strings.HasPrefix(heard[len(heard)-1], "NodeReleased ") && !strings.HasPrefix(heard[len(heard)-1], "ReleaseByHand ") {
@@ -140,7 +141,7 @@ func TestAWebhookThatIsToldEverythingKnowsTheNode(t *testing.T) {
 }
 
 func TestTheEventsOfWebhooksAreOurs(t *testing.T) {
-	want := []string{NodeQuarantined, QuarantineUpgraded, TaintRestored, NodeReleased, ReleaseByHand}
+	want := []string{causes.NodeQuarantined, causes.QuarantineUpgraded, causes.TaintRestored, causes.NodeReleased, causes.ReleaseByHand}
 	if diff := cmp.Diff(want, policy.WebhookEvents); diff != "" {
 		t.Error(diff)
 	}

@@ -4,7 +4,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/peers"
 )
 
 // A kubelet that rewrites the start in a record without a taint does not keep a half-open breaker shut.
@@ -17,11 +19,11 @@ func TestAForgedStartDoesNotSlowTheBreaker(t *testing.T) {
 			w.now = w.now.Add(4 * time.Minute)
 		}
 		gpuFine(evil)
-		forges(func(r *Record) { r.QuarantinedAt = evil.now })(evil)
+		forges(func(r *causes.Record) { r.QuarantinedAt = evil.now })(evil)
 		says("GPUXidError", "True", lost)(victim)
 		f.decide(1)
 	}
-	if victim.record().Phase != Quarantined {
+	if victim.record().Phase != causes.Quarantined {
 		t.Errorf("held back: %+v", victim.last.Blocked)
 	}
 }
@@ -31,7 +33,7 @@ func TestATaintProvesAStart(t *testing.T) {
 	w := newWorld(t)
 	gpu(lost)(w)
 	w.decide()
-	proven := func() bool { return PeerOf(w.policy, w.node).Starts[0].Proven }
+	proven := func() bool { return peers.Of(w.policy, w.node).Starts[0].Proven }
 	if !proven() {
 		t.Error("not proven beside the taint")
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/peers"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/seen"
 )
 
@@ -77,9 +78,9 @@ func (w *world) run(steps ...step) {
 }
 
 // expect compares the phase, the taints and whether jobs are restarted.
-func (w *world) expect(phase Phase, taint string, restarts bool) {
+func (w *world) expect(phase causes.Phase, taint string, restarts bool) {
 	w.t.Helper()
-	got, tainted := Phase(""), ""
+	got, tainted := causes.Phase(""), ""
 	if r := w.record(); r != nil {
 		got = r.Phase
 	}
@@ -96,16 +97,16 @@ func TestANodeThatDoesNotAnswerIsQuarantinedAndItsJobsRestart(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newReadyWorld(t)
 			w.run(passes(time.Hour), fails, decide)
-			w.expect(Suspect, "", false)
+			w.expect(causes.Suspect, "", false)
 			w.run(starves(2*time.Minute - time.Second))
-			w.expect(Suspect, "", false)
+			w.expect(causes.Suspect, "", false)
 			w.run(starves(time.Second))
-			w.expect(Quarantined, deadTaint, true)
+			w.expect(causes.Quarantined, deadTaint, true)
 			if len(w.node.Annotations) != 1 {
 				t.Errorf("an autoscaler is kept from replacing a dead node: %v", w.node.Annotations)
 			}
 			w.run(starves(100 * time.Hour))
-			w.expect(Quarantined, deadTaint, true)
+			w.expect(causes.Quarantined, deadTaint, true)
 		})
 	}
 }
@@ -121,12 +122,12 @@ func TestANodeThatAnswersAgainIsReleasedAfterItsTime(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newReadyWorld(t)
 			w.run(passes(time.Hour), silent, decide, starves(2*time.Minute))
-			w.expect(Quarantined, deadTaint, true)
+			w.expect(causes.Quarantined, deadTaint, true)
 			w.node.Status.NodeInfo.BootID = test.boot
 			w.run(kubelet(corev1.ConditionFalse), decide, passes(10*time.Second), kubelet(corev1.ConditionTrue), decide, starves(5*time.Minute-time.Second))
-			w.expect(Quarantined, deadTaint, test.restarts)
+			w.expect(causes.Quarantined, deadTaint, test.restarts)
 			w.run(starves(time.Second))
-			w.expect(Released, "", false)
+			w.expect(causes.Released, "", false)
 		})
 	}
 }
@@ -135,14 +136,14 @@ func TestANodeThatWasQuarantinedOftenIsReleasedByAPersonOnly(t *testing.T) {
 	w := newReadyWorld(t)
 	for range 3 {
 		w.run(silent, decide, starves(2*time.Minute), kubelet(corev1.ConditionTrue), decide, starves(time.Hour))
-		w.expect(Released, "", false)
+		w.expect(causes.Released, "", false)
 	}
 	w.run(silent, decide, starves(2*time.Minute-time.Second))
-	w.expect(Suspect, "", false)
+	w.expect(causes.Suspect, "", false)
 	w.run(starves(time.Second))
-	w.expect(Quarantined, deadTaint, true)
+	w.expect(causes.Quarantined, deadTaint, true)
 	w.run(kubelet(corev1.ConditionTrue), decide, starves(24*time.Hour))
-	w.expect(Quarantined, deadTaint, false)
+	w.expect(causes.Quarantined, deadTaint, false)
 }
 
 func TestShortAbsencesAreNoFlaps(t *testing.T) {
@@ -152,7 +153,7 @@ func TestShortAbsencesAreNoFlaps(t *testing.T) {
 		w.expect("", "", false)
 	}
 	w.run(silent, decide, starves(2*time.Minute))
-	w.expect(Quarantined, deadTaint, true)
+	w.expect(causes.Quarantined, deadTaint, true)
 	if w.record().ManualReleaseOnly {
 		t.Error("only a person releases the node")
 	}
@@ -164,10 +165,10 @@ func TestAbsencesDuringOtherQuarantinesAreNoFlaps(t *testing.T) {
 	for range 3 {
 		w.run(says("KernelDeadlock", "True", "x"), decide, silent, decide, starves(3*time.Minute), reboots, kubelet(corev1.ConditionTrue),
 			says("KernelDeadlock", "False", ""), decide, lasts(20*time.Minute))
-		w.expect(Released, "", false)
+		w.expect(causes.Released, "", false)
 	}
 	w.run(silent, decide, starves(2*time.Minute))
-	w.expect(Quarantined, deadTaint, true)
+	w.expect(causes.Quarantined, deadTaint, true)
 	if w.record().ManualReleaseOnly {
 		t.Error("only a person releases the node")
 	}
@@ -177,11 +178,11 @@ func TestAbsencesDuringOtherQuarantinesAreNoFlaps(t *testing.T) {
 func TestANodeThatIsAwayAgainGetsTheWholeTimeOfTheRule(t *testing.T) {
 	w := newReadyWorld(t)
 	w.run(silent, decide, starves(2*time.Minute), kubelet(corev1.ConditionTrue), decide, starves(5*time.Minute))
-	w.expect(Released, "", false)
+	w.expect(causes.Released, "", false)
 	w.run(silent, decide, starves(2*time.Minute-time.Second))
-	w.expect(Suspect, "", false)
+	w.expect(causes.Suspect, "", false)
 	w.run(starves(time.Second))
-	w.expect(Quarantined, deadTaint, true)
+	w.expect(causes.Quarantined, deadTaint, true)
 }
 
 // A node that is rebooted on purpose is not Ready for a while.
@@ -192,9 +193,9 @@ func TestANodeUnderMaintenanceMayBeNotReady(t *testing.T) {
 	w.run(kubelet(corev1.ConditionTrue), untaints, decide, starves(time.Hour))
 	w.expect("", "", false)
 	w.run(taints(maintenance), silent, decide, starves(time.Minute), untaints, decide)
-	w.expect(Suspect, "", false)
+	w.expect(causes.Suspect, "", false)
 	w.run(starves(2 * time.Minute))
-	w.expect(Quarantined, deadTaint, true)
+	w.expect(causes.Quarantined, deadTaint, true)
 }
 
 func TestANodeOfTheControlPlaneIsNotQuarantined(t *testing.T) {
@@ -213,17 +214,17 @@ func TestADeadNodeIsSeenWhateverItsLastHeartbeatWas(t *testing.T) {
 		// The remediator learns of the boot only after the node has died in it.
 		"it rebooted while no remediator ran": func(w *world) {
 			w.run(gpu(lost), decide)
-			w.expect(Quarantined, gpuTaint, true)
+			w.expect(causes.Quarantined, gpuTaint, true)
 			reboots(w)
 			w.run(gpuFine, decide, lasts(20*time.Minute))
-			w.expect(Released, "", false)
+			w.expect(causes.Released, "", false)
 			reboots(w)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newReadyWorld(t)
 			w.run(last, silent, passes(time.Minute), decide, starves(2*time.Minute))
-			w.expect(Quarantined, deadTaint, true)
+			w.expect(causes.Quarantined, deadTaint, true)
 		})
 	}
 }
@@ -234,30 +235,30 @@ func TestAfterAnOutageEveryKubeletHasTimeToReport(t *testing.T) {
 	t.Run("a node that died before the outage", func(t *testing.T) {
 		w := newReadyWorld(t)
 		w.run(silent, decide, passes(time.Hour), elected, decide, starves(2*time.Minute-time.Second))
-		w.expect(Suspect, "", false)
+		w.expect(causes.Suspect, "", false)
 		w.run(starves(time.Second))
-		w.expect(Quarantined, deadTaint, true)
+		w.expect(causes.Quarantined, deadTaint, true)
 	})
 	t.Run("a node that was due", func(t *testing.T) {
 		w := newReadyWorld(t)
 		w.peers = slices.Repeat([]limits.Peer{{OutOfService: true, Why: limits.Quarantined, Rule: "gpu"}}, 3)
 		w.run(silent, decide, starves(time.Hour))
-		w.expect(Suspect, "", false)
+		w.expect(causes.Suspect, "", false)
 		w.peers = nil
 		w.run(elected, decide, starves(2*time.Minute-time.Second))
-		w.expect(Suspect, "", false)
+		w.expect(causes.Suspect, "", false)
 		w.run(starves(time.Second))
-		w.expect(Quarantined, deadTaint, true)
+		w.expect(causes.Quarantined, deadTaint, true)
 	})
 	t.Run("a node that says itself that it is not Ready", func(t *testing.T) {
 		w := newReadyWorld(t)
 		w.run(kubelet(corev1.ConditionFalse), decide, passes(time.Hour), elected, decide)
-		w.expect(Quarantined, deadTaint, true)
+		w.expect(causes.Quarantined, deadTaint, true)
 	})
 	t.Run("a quarantine stands", func(t *testing.T) {
 		w := newReadyWorld(t)
 		w.run(silent, decide, starves(2*time.Minute), passes(time.Hour), elected, decide)
-		w.expect(Quarantined, deadTaint, true)
+		w.expect(causes.Quarantined, deadTaint, true)
 	})
 }
 
@@ -270,24 +271,24 @@ func TestTheJobsOfANodeThatDiesDuringAnotherQuarantineRestart(t *testing.T) {
 	}
 	w := newReadyWorld(t)
 	w.run(says("KernelDeadlock", "True", "x"), decide)
-	w.expect(Quarantined, deadlock, false)
+	w.expect(causes.Quarantined, deadlock, false)
 	w.run(silent, decide, starves(2*time.Minute-time.Second))
-	w.expect(Quarantined, deadlock, false)
+	w.expect(causes.Quarantined, deadlock, false)
 	w.run(starves(time.Second))
-	w.expect(Quarantined, deadlock, true)
+	w.expect(causes.Quarantined, deadlock, true)
 	if got := reason(w); got != "Ready: Kubelet stopped posting node status." {
 		t.Errorf("the jobs restart for %q", got)
 	}
 	w.run(func(w *world) { w.seen = seen.Seen{} }, decide) // a new remediator
-	w.expect(Quarantined, deadlock, true)
+	w.expect(causes.Quarantined, deadlock, true)
 	w.run(kubelet(corev1.ConditionTrue), decide) // it was away
-	w.expect(Quarantined, deadlock, false)
+	w.expect(causes.Quarantined, deadlock, false)
 	w.run(starves(time.Hour), silent, decide, starves(2*time.Minute-time.Second))
-	w.expect(Quarantined, deadlock, false)
+	w.expect(causes.Quarantined, deadlock, false)
 	w.run(starves(time.Second))
-	w.expect(Quarantined, deadlock, true)
+	w.expect(causes.Quarantined, deadlock, true)
 	w.run(reboots, kubelet(corev1.ConditionTrue), says("KernelDeadlock", "False", ""), decide, lasts(20*time.Minute))
-	w.expect(Released, "", false)
+	w.expect(causes.Released, "", false)
 }
 
 // The nodes of a zone that is away run on, whatever else they are quarantined for.
@@ -301,7 +302,7 @@ func TestTheJobsOfAQuarantinedNodeInAZoneThatIsAwayAreLeftAlone(t *testing.T) {
 	}
 	f.die(zone...)
 	w := f.decide(0)
-	w.expect(Quarantined, "pitcrew.dev/unhealthy=KernelDeadlock:NoSchedule", false)
+	w.expect(causes.Quarantined, "pitcrew.dev/unhealthy=KernelDeadlock:NoSchedule", false)
 	if b := w.last.Blocked; b == nil || !strings.HasPrefix(b.Message, "the jobs of the node are not restarted: Ready is Unknown") {
 		t.Errorf("blocked %+v", b)
 	}
@@ -312,9 +313,9 @@ func TestTheJobsOfADeadNodeRestartOnceItIsOutOfService(t *testing.T) {
 	w := newReadyWorldWith(t, "match: {condition: KernelDeadlock, repair: [Reboot]}", "match: {condition: KernelDeadlock, repair: [Reboot]}\n      taint: {effect: PreferNoSchedule}")
 	full := slices.Repeat([]limits.Peer{{OutOfService: true, Why: limits.Quarantined, Rule: "gpu"}}, 3)
 	w.run(says("KernelDeadlock", "True", "x"), decide, func(w *world) { w.peers = full }, silent, decide, starves(2*time.Minute))
-	w.expect(Quarantined, "pitcrew.dev/unhealthy=KernelDeadlock:PreferNoSchedule", false)
+	w.expect(causes.Quarantined, "pitcrew.dev/unhealthy=KernelDeadlock:PreferNoSchedule", false)
 	w.run(func(w *world) { w.peers = nil }, decide)
-	w.expect(Quarantined, deadTaint, true)
+	w.expect(causes.Quarantined, deadTaint, true)
 }
 
 // Whoever has cordoned a node may be working on it. If not, a quarantine by hand restarts its jobs.
@@ -354,7 +355,7 @@ func TestPlannedWorkIsNoFaultOfANode(t *testing.T) {
 	t.Run("a quarantine that stands", func(t *testing.T) {
 		w := newReadyWorld(t)
 		w.run(silent, decide, starves(2*time.Minute), cordoned, decide, starves(time.Hour))
-		w.expect(Quarantined, deadTaint, true)
+		w.expect(causes.Quarantined, deadTaint, true)
 	})
 	t.Run("our own cordon", func(t *testing.T) {
 		w := newReadyWorldWith(t, "match: {condition: KernelDeadlock, repair: [Reboot]}", "match: {condition: KernelDeadlock, repair: [Reboot]}\n      handOff: {cordon: true}")
@@ -368,10 +369,10 @@ func TestPlannedWorkIsNoFaultOfANode(t *testing.T) {
 // Hundreds may wait for days.
 func TestADeadNodeThatWaitsForALimitIsTriedAgainAfterAMinute(t *testing.T) {
 	for name, wait := range map[string]step{
-		BlockedByBudget: func(w *world) {
+		causes.BlockedByBudget: func(w *world) {
 			w.peers = slices.Repeat([]limits.Peer{{OutOfService: true, Why: limits.Quarantined, Rule: "gpu"}}, 3)
 		},
-		BlockedByBreaker: func(w *world) {
+		causes.BlockedByBreaker: func(w *world) {
 			w.policy.Breaker, w.broken = &policy.Breaker{MaxNodes: 1, Window: time.Hour, CoolDown: time.Hour, Pace: time.Hour}, &limits.BreakerState{OpenedAt: w.now}
 		},
 	} {
@@ -389,26 +390,26 @@ func TestAParkedNodeIsNotQuarantined(t *testing.T) {
 	w.run(silent, passes(7*24*time.Hour), decide, starves(time.Hour))
 	w.expect("", "", false)
 	w.run(kubelet(corev1.ConditionTrue), decide, silent, decide, starves(2*time.Minute))
-	w.expect(Quarantined, deadTaint, true)
+	w.expect(causes.Quarantined, deadTaint, true)
 	w.run(starves(8 * 24 * time.Hour))
-	w.expect(Quarantined, deadTaint, true)
+	w.expect(causes.Quarantined, deadTaint, true)
 }
 
 func TestADeadNodeThatWaitsForAPlaceIsNotParked(t *testing.T) {
 	w := newReadyWorld(t)
 	w.peers = slices.Repeat([]limits.Peer{{OutOfService: true, Why: limits.Quarantined, Rule: "gpu"}}, 3)
 	w.run(silent, decide, starves(time.Hour), passes(8*24*time.Hour), decide)
-	w.expect(Suspect, "", false)
+	w.expect(causes.Suspect, "", false)
 	w.peers = nil
 	w.run(decide)
-	w.expect(Quarantined, deadTaint, true)
+	w.expect(causes.Quarantined, deadTaint, true)
 }
 
 func TestAQuarantinedNodeThatIsDeadForLongUsesUpNoBudget(t *testing.T) {
 	w := newReadyWorld(t)
 	w.run(gpuFine, silent, decide, starves(2*time.Minute))
 	for age, want := range map[time.Duration]string{time.Hour: limits.Quarantined, 8 * 24 * time.Hour: ""} {
-		peer := PeerOf(w.policy, w.node)
+		peer := peers.Of(w.policy, w.node)
 		got := ""
 		for _, use := range limits.Uses(w.policy, limits.PeersOf(peer), w.now.Add(age)) {
 			for _, n := range use.Nodes {
@@ -420,7 +421,7 @@ func TestAQuarantinedNodeThatIsDeadForLongUsesUpNoBudget(t *testing.T) {
 		}
 	}
 	w.run(reboots, kubelet(corev1.ConditionTrue)) // it is back, and the quarantine stands
-	if peer := PeerOf(w.policy, w.node); !peer.ParkedSince.IsZero() {
+	if peer := peers.Of(w.policy, w.node); !peer.ParkedSince.IsZero() {
 		t.Error("a node that answers is parked")
 	}
 }
@@ -577,10 +578,10 @@ func TestNoFleetOfDyingNodesExceedsItsBudget(t *testing.T) {
 			f.decide(repaired)
 			events[random.IntN(len(events))](f.worlds[i])
 			w := f.decide(i)
-			if w.last.Blocked != nil && w.last.Blocked.Reason == BlockedByBudget {
+			if w.last.Blocked != nil && w.last.Blocked.Reason == causes.BlockedByBudget {
 				blocked++
 			}
-			if !slices.ContainsFunc(w.last.Events, func(e Event) bool { return e.Reason == NodeQuarantined }) {
+			if !slices.ContainsFunc(w.last.Events, func(e causes.Event) bool { return e.Reason == causes.NodeQuarantined }) {
 				continue
 			}
 			rule := w.record().Taint.Rule
@@ -589,7 +590,7 @@ func TestNoFleetOfDyingNodesExceedsItsBudget(t *testing.T) {
 			for _, other := range f.worlds {
 				r := other.record()
 				dead := other.node.Status.Conditions[0].Status != corev1.ConditionTrue
-				if r != nil && r.Phase == Quarantined || other.node.Spec.Unschedulable || dead && rule != "dead" {
+				if r != nil && r.Phase == causes.Quarantined || other.node.Spec.Unschedulable || dead && rule != "dead" {
 					out++
 				}
 			}
@@ -618,7 +619,7 @@ func newReadyWorldWith(t *testing.T, from, to string) *world {
 // uses names the nodes that use up the policy's budget, as "name (why)".
 func (w *world) uses(at time.Time) string {
 	var all []string
-	for _, use := range limits.Uses(w.policy, limits.PeersOf(PeerOf(w.policy, w.node)), at) {
+	for _, use := range limits.Uses(w.policy, limits.PeersOf(peers.Of(w.policy, w.node)), at) {
 		for _, n := range use.Nodes {
 			all = append(all, n.Why)
 		}
@@ -630,9 +631,9 @@ func (w *world) uses(at time.Time) string {
 func TestANodeThatIsNotReadyInTurnsOfUnknownAndFalseIsQuarantined(t *testing.T) {
 	w := newReadyWorld(t)
 	w.run(silent, decide, starves(90*time.Second), kubelet(corev1.ConditionFalse), decide, starves(29*time.Second))
-	w.expect(Suspect, "", false)
+	w.expect(causes.Suspect, "", false)
 	w.run(starves(time.Second))
-	w.expect(Quarantined, deadTaint, true)
+	w.expect(causes.Quarantined, deadTaint, true)
 }
 
 // Outages of the network, which the guard and the rule's time keep from quarantining anything, are no flaps of the nodes.
@@ -665,7 +666,7 @@ func TestOutagesOfTheNetworkDoNotCountAsFlapsOfTheNodes(t *testing.T) {
 	f.decide(7)
 	w.run(passes(5*time.Second), kubelet(corev1.ConditionTrue))
 	f.decide(7)
-	if r := w.record(); r != nil && r.Phase == Quarantined {
+	if r := w.record(); r != nil && r.Phase == causes.Quarantined {
 		t.Errorf("a healthy node is quarantined; by a person's release only: %v; said %s", r.ManualReleaseOnly, w.reasons)
 	}
 }
@@ -718,9 +719,9 @@ func TestAManualReleaseOfAnotherFaultDoesNotHideADeadNode(t *testing.T) {
 func TestANodeThatIsNotReadyIsNotReleased(t *testing.T) {
 	w := newReadyWorldWith(t, `status: [Unknown, "False"]`, "status: Unknown")
 	w.run(silent, decide, starves(2*time.Minute))
-	w.expect(Quarantined, deadTaint, true)
+	w.expect(causes.Quarantined, deadTaint, true)
 	w.run(kubelet(corev1.ConditionFalse), decide, starves(time.Hour))
-	w.expect(Quarantined, deadTaint, false)
+	w.expect(causes.Quarantined, deadTaint, false)
 }
 
 func TestANodeThatNeverReportedHasYetToStart(t *testing.T) {
@@ -769,8 +770,8 @@ func TestAWrongClockOfTheNodeDoesNotParkIt(t *testing.T) {
 	w.run(decide, kubelet(corev1.ConditionFalse), func(w *world) {
 		w.node.Status.Conditions[0].LastTransitionTime = metav1.NewTime(w.node.CreationTimestamp.AddDate(-1, 0, 0))
 	}, decide, starves(time.Hour))
-	w.expect(Quarantined, deadTaint, true)
-	if peer := PeerOf(w.policy, w.node); !peer.ParkedSince.IsZero() {
+	w.expect(causes.Quarantined, deadTaint, true)
+	if peer := peers.Of(w.policy, w.node); !peer.ParkedSince.IsZero() {
 		t.Error("its peers take it for parked")
 	}
 }
@@ -803,7 +804,7 @@ func TestOnlyDeadNodesWithCheckedHardwareCountForTheWindow(t *testing.T) {
 	} {
 		w := newReadyWorldWith(t, "maxPercent: 10}", "maxPercent: 10, window: 1h}")
 		w.run(test.has, silent, decide, starves(2*time.Minute), kubelet(corev1.ConditionTrue), decide, starves(5*time.Minute))
-		w.expect(Released, "", false)
+		w.expect(causes.Released, "", false)
 		if got := w.uses(w.now); got != test.want {
 			t.Errorf("%s: the released node counts as %q, want %q", name, got, test.want)
 		}
@@ -879,7 +880,7 @@ func TestPlannedRebootsAreNoFlaps(t *testing.T) {
 	}
 	w.node.Spec.Unschedulable = false
 	w.run(decide, starves(24*time.Hour))
-	if r := w.record(); r != nil && r.Phase == Quarantined {
+	if r := w.record(); r != nil && r.Phase == causes.Quarantined {
 		t.Errorf("ready for a day, and quarantined: by a person's release only: %v", r.ManualReleaseOnly)
 	}
 }
@@ -912,7 +913,7 @@ func TestAMilderFaultThatRestartsJobsDoesNotTakeBackTheHandOffOfAWorseOne(t *tes
 func TestAWorseFaultIsHandedOffAlsoIfItsRuleRestartsNoJobs(t *testing.T) {
 	w := newReadyWorldWith(t, "match: {condition: KernelDeadlock, repair: [Reboot]}", "match: {condition: KernelDeadlock, repair: [Replace]}\n      handOff: {labels: {example.com/rma: wanted}}")
 	w.run(gpu(ecc), decide)
-	w.expect(Quarantined, gpuTaint, true)
+	w.expect(causes.Quarantined, gpuTaint, true)
 	w.run(says("KernelDeadlock", "True", "x"), decide)
 	if w.node.Labels["example.com/rma"] == "" {
 		t.Errorf("the node must be replaced, and its taint is %v, its hand-off %v; said %v", w.node.Spec.Taints, w.node.Labels, w.reasons)
@@ -939,11 +940,11 @@ func TestReplacedDeadNodesDoNotHoldBackTheNextDeadNode(t *testing.T) {
 func TestJobsOfANodeThatIsBackAreNotRestartedForItsAbsence(t *testing.T) {
 	w := newReadyWorld(t)
 	w.run(silent, decide, starves(2*time.Minute))
-	w.expect(Quarantined, deadTaint, true)
+	w.expect(causes.Quarantined, deadTaint, true)
 	w.run(passes(10*time.Second), kubelet(corev1.ConditionTrue), decide)
-	w.expect(Quarantined, deadTaint, false)
+	w.expect(causes.Quarantined, deadTaint, false)
 	w.run(starves(4 * time.Minute))
-	w.expect(Quarantined, deadTaint, false)
+	w.expect(causes.Quarantined, deadTaint, false)
 }
 
 // The node controller marks the nodes of a failed zone one after the other, and the remediator decides each within milliseconds. A fault

@@ -14,16 +14,16 @@ import (
 )
 
 // full has every field set.
-func full() *Record {
+func full() *causes.Record {
 	at := func(minute int) time.Time { return time.Date(2026, 11, 20, 12, minute, 0, 345e6, time.UTC) }
-	q := Quarantine{
-		ID: "0123456789ab", Phase: Released,
-		Causes: []Cause{{
+	q := causes.Quarantine{
+		ID: "0123456789ab", Phase: causes.Released,
+		Causes: []causes.Cause{{
 			Condition: "GPUXidError", Rule: "gpu-xid", Repair: conditions.Reboot, Message: lost,
 			FirstSeen: at(1), Due: true, BootID: "b1", RepairRecorded: true, HealthySince: at(3),
 		}},
 		QuarantinedAt: at(2),
-		Taint: &Taint{
+		Taint: &causes.Taint{
 			Key: "pitcrew.dev/unhealthy", Value: "GPUXidError", Effect: "NoSchedule", Rule: "gpu-xid",
 			Repair: conditions.Reboot, Since: at(2), Restored: true, PreExisting: true,
 		},
@@ -31,16 +31,16 @@ func full() *Record {
 			Labels: map[string]string{"a": "b"}, Annotations: map[string]string{"c": "d"},
 			Taints: []corev1.Taint{{Key: "example.com/repair", Value: "now", Effect: "NoSchedule"}},
 		},
-		ReleasedAt: at(4), ReleasedBy: ByPerson, ManualReleaseOnly: true, ManualReleaseActive: true,
+		ReleasedAt: at(4), ReleasedBy: causes.ByPerson, ManualReleaseOnly: true, ManualReleaseActive: true,
 	}
-	notice := handoff.Notice{ID: "id", Event: NodeReleased, At: at(4), Case: handoff.Case{
+	notice := handoff.Notice{ID: "id", Event: causes.NodeReleased, At: at(4), Case: handoff.Case{
 		Quarantine: q.ID, Condition: "GPUXidError", Rule: "gpu-xid", Repair: conditions.Reboot, Message: lost, Taint: gpuTaint,
 	}, To: []string{"pager"}}
-	return &Record{V: 1, NodeUID: "u", Boot: Boot{ID: "b2", Seen: at(5)}, Quarantine: q, Repairs: []RepairRecord{{GPU: "0000:4e:00", Code: "Xid 79", Repair: conditions.Reboot, At: at(3)}}, Last: []Quarantine{q}, Notices: []handoff.Notice{notice}, LastNotified: q.ID + " released"}
+	return &causes.Record{V: 1, NodeUID: "u", Boot: causes.Boot{ID: "b2", Seen: at(5)}, Quarantine: q, Repairs: []causes.RepairRecord{{GPU: "0000:4e:00", Code: "Xid 79", Repair: conditions.Reboot, At: at(3)}}, Last: []causes.Quarantine{q}, Notices: []handoff.Notice{notice}, LastNotified: q.ID + " released"}
 }
 
 func TestRecordRoundTrip(t *testing.T) {
-	got, err := ParseRecord(full().String())
+	got, err := causes.ParseRecord(full().String())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +54,7 @@ func TestRecordIsTheOneOfTheContract(t *testing.T) {
 		`"causes":[{"condition":"GPUXidError","rule":"gpu-xid","repair":"Reboot","message":"m","firstSeen":"2026-11-20T12:01:00.345Z","bootID":"b1"}]}`
 	r := full()
 	r.Boot.Seen, r.Repairs, r.Last, r.Notices, r.LastNotified = time.Time{}, nil, nil, nil, ""
-	r.Quarantine = Quarantine{ID: r.ID, Phase: Suspect, Causes: []Cause{{
+	r.Quarantine = causes.Quarantine{ID: r.ID, Phase: causes.Suspect, Causes: []causes.Cause{{
 		Condition: "GPUXidError", Rule: "gpu-xid", Repair: conditions.Reboot, Message: "m", FirstSeen: r.Causes[0].FirstSeen, BootID: "b1",
 	}}}
 	if diff := cmp.Diff(want, r.String()); diff != "" {
@@ -64,9 +64,9 @@ func TestRecordIsTheOneOfTheContract(t *testing.T) {
 
 func TestParseRecordRefuses(t *testing.T) {
 	suspect := full()
-	suspect.Phase, suspect.Last = Suspect, nil
+	suspect.Phase, suspect.Last = causes.Suspect, nil
 	open := full()
-	open.Last[0].Phase, open.Last[0].ManualReleaseActive = Quarantined, false
+	open.Last[0].Phase, open.Last[0].ManualReleaseActive = causes.Quarantined, false
 	good := full().String()
 	replace := func(old, new string) string {
 		if !strings.Contains(good, old) {
@@ -103,7 +103,7 @@ func TestParseRecordRefuses(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			r, err := ParseRecord(test.text)
+			r, err := causes.ParseRecord(test.text)
 			if err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("ParseRecord = %+v, %v, want an error with %q", r, err, test.want)
 			}
@@ -115,11 +115,11 @@ func FuzzParseRecord(f *testing.F) {
 	f.Add(full().String())
 	f.Add(`{"v":1,"causes":null}`)
 	f.Fuzz(func(t *testing.T, text string) {
-		r, err := ParseRecord(text)
+		r, err := causes.ParseRecord(text)
 		if err != nil {
 			return
 		}
-		again, err := ParseRecord(r.String())
+		again, err := causes.ParseRecord(r.String())
 		if err != nil {
 			t.Fatalf("%v: %s", err, r)
 		}

@@ -63,14 +63,14 @@ func (s *situation) chooseRelease() choice {
 }
 
 // neverExempt is for quarantines that wait for each cause.
-func neverExempt(*Cause) bool { return false }
+func neverExempt(*causes.Cause) bool { return false }
 
 // missingRule says that the policy no longer has the rule of a cause; nil: it has all of them.
-func missingRule(a *causes.Assessment, q *Quarantine) (b *Blocked) {
+func missingRule(a *causes.Assessment, q *causes.Quarantine) (b *causes.Blocked) {
 	for i := range q.Causes {
 		c := &q.Causes[i]
 		if _, ok := a.RuleOf(c); !ok && c.Rule != policy.ByHand {
-			b = causes.NewBlocked(c.Rule, BlockedByMissingRule,
+			b = causes.NewBlocked(c.Rule, causes.BlockedByMissingRule,
 				"the policy no longer has rule %s, so it cannot be decided when %s has cleared; only `kubectl pitcrew release` releases the node",
 				c.Rule, c.Condition)
 		}
@@ -79,20 +79,20 @@ func missingRule(a *causes.Assessment, q *Quarantine) (b *Blocked) {
 }
 
 // awaited says what a release waits for: one that the causes allow, or one that a person asked for.
-func (v Visits) awaited(rule, names string, allowed bool) *Blocked {
+func (v Visits) awaited(rule, names string, allowed bool) *causes.Blocked {
 	const without = "`kubectl pitcrew release --without-validation` releases it without"
 	by := v.Release
 	switch {
 	case by != nil && v.Validated:
-		return causes.NewBlocked(rule, BlockedByValidation,
+		return causes.NewBlocked(rule, causes.BlockedByValidation,
 			"the node has passed its validation, and %s asked to release it then, but %s has not cleared; "+without,
 			cmp.Or(by.clean().User, UnknownUser), names)
 	case by != nil:
-		return causes.NewBlocked(rule, BlockedByValidation,
+		return causes.NewBlocked(rule, causes.BlockedByValidation,
 			"%s asked to release the node; it waits for its validation (rule %s has validate: true); "+without,
 			cmp.Or(by.clean().User, UnknownUser), rule)
 	case allowed:
-		return causes.NewBlocked(rule, BlockedByValidation,
+		return causes.NewBlocked(rule, causes.BlockedByValidation,
 			"%s has cleared; the node waits for its validation under load (rule %s has validate: true); "+without,
 			names, rule)
 	}
@@ -102,7 +102,7 @@ func (v Visits) awaited(rule, names string, allowed bool) *Blocked {
 // endedOrigin is the node whose broken link has made all faults that have not cleared, once its quarantine has ended; empty: there is none.
 // waits is set if the quarantine of such a node goes on.
 func (s *situation) endedOrigin() (origin string, waits bool) {
-	isOver := func(c *Cause) bool {
+	isOver := func(c *causes.Cause) bool {
 		if c.Link.Origin == "" {
 			return false
 		}
@@ -126,21 +126,21 @@ func (d *decider) release(e ending) {
 	lasted := d.now.Sub(r.QuarantinedAt).Round(time.Second)
 	switch e.how {
 	case allCleared:
-		reason := NodeReleased
+		reason := causes.NodeReleased
 		if r.IsIsolated() {
-			reason = DeviceReleased
+			reason = causes.DeviceReleased
 		}
-		d.endQuarantine(ByPitcrew)
+		d.endQuarantine(causes.ByPitcrew)
 		d.event(corev1.EventTypeNormal, reason, "%s has cleared; released after %s%s",
 			causes.CauseNames(r), lasted, d.conditions.AlertOnlyCauses(r))
 	case unvalidated:
-		d.endQuarantine(ByPitcrew)
-		d.event(corev1.EventTypeWarning, NodeReleased, "%s has cleared; released without the validation that a rule asks for, "+
+		d.endQuarantine(causes.ByPitcrew)
+		d.event(corev1.EventTypeWarning, causes.NodeReleased, "%s has cleared; released without the validation that a rule asks for, "+
 			"because the node was in service already: taint %s was removed, and this remediator has never seen it", causes.CauseNames(r), r.Taint)
 	case onRequest:
 		by := d.observed.visitsOf(d.record).Release
 		d.releaseManually(*by)
-		d.event(corev1.EventTypeNormal, ReleaseByHand, "%s", by.Note("passed its validation and was released"))
+		d.event(corev1.EventTypeNormal, causes.ReleaseByHand, "%s", by.Note("passed its validation and was released"))
 	case originEnded:
 		// The faults are still reported, because nothing has reset the GPUs, so the release covers them like a manual one: only other faults,
 		// or worse ones, quarantine the node until they have cleared.
@@ -152,9 +152,9 @@ func (d *decider) release(e ending) {
 			}
 			c.Cover(condition)
 		}
-		d.endQuarantine(ByPitcrew)
+		d.endQuarantine(causes.ByPitcrew)
 		r.ManualReleaseActive = true
-		d.event(corev1.EventTypeNormal, NodeReleased,
+		d.event(corev1.EventTypeNormal, causes.NodeReleased,
 			"the quarantine of node %s, whose broken link caused the faults of this one, has ended; released after %s, though %s is still reported",
 			e.origin, lasted, causes.CauseNames(r))
 	case byRemovedTaint:
@@ -165,7 +165,7 @@ func (d *decider) release(e ending) {
 		if names := causes.CauseNames(r); names != "" {
 			until = " until " + names + " has cleared"
 		}
-		d.event(corev1.EventTypeNormal, ReleaseByHand, "taint %s was removed: the node stays released%s", r.Taint, until)
+		d.event(corev1.EventTypeNormal, causes.ReleaseByHand, "taint %s was removed: the node stays released%s", r.Taint, until)
 	}
 	d.updateNotices()
 	r.ResumeManualRelease()
@@ -174,8 +174,8 @@ func (d *decider) release(e ending) {
 func (d *decider) endQuarantine(by string) {
 	d.removeTaint()
 	d.record.Isolation, d.record.DevicesUnknownSince = nil, time.Time{}
-	d.record.Phase, d.record.ReleasedBy, d.record.ReleasedAt = Released, by, d.now
-	if by == ByPerson {
+	d.record.Phase, d.record.ReleasedBy, d.record.ReleasedAt = causes.Released, by, d.now
+	if by == causes.ByPerson {
 		d.record.Repairs = nil
 	}
 }
@@ -195,7 +195,7 @@ type Visits struct {
 }
 
 // visitsOf is what is known about the quarantine of a record.
-func (o *Observation) visitsOf(r *Record) Visits {
+func (o *Observation) visitsOf(r *causes.Record) Visits {
 	if r != nil && o.Visits.Quarantine == r.ID {
 		return o.Visits
 	}
@@ -203,7 +203,7 @@ func (o *Observation) visitsOf(r *Record) Visits {
 }
 
 // NeedsValidation reports whether a rule of a quarantine asks for a validation before the node returns.
-func NeedsValidation(p *policy.Policy, q *Quarantine) bool {
+func NeedsValidation(p *policy.Policy, q *causes.Quarantine) bool {
 	_, needs := (&causes.Assessment{Policy: p}).ValidatingRule(q)
 	return needs
 }
@@ -212,10 +212,10 @@ func NeedsValidation(p *policy.Policy, q *Quarantine) bool {
 // such decision still covers.
 func (d *decider) releaseManually(by Manual) {
 	before := d.record.ManualRelease()
-	d.endQuarantine(ByPerson)
+	d.endQuarantine(causes.ByPerson)
 	by = by.clean()
 	d.record.ReleaseUser, d.record.ReleaseReason = by.User, by.Reason
-	d.record.ManualReleaseActive = slices.ContainsFunc(d.record.Causes, func(c Cause) bool { return c.Rule != policy.ByHand })
+	d.record.ManualReleaseActive = slices.ContainsFunc(d.record.Causes, func(c causes.Cause) bool { return c.Rule != policy.ByHand })
 	for i := range d.record.Causes {
 		c := &d.record.Causes[i]
 		condition, _ := d.conditions.ConditionOf(c)
@@ -225,7 +225,7 @@ func (d *decider) releaseManually(by Manual) {
 		return
 	}
 	for _, earlier := range before.Causes {
-		i := slices.IndexFunc(d.record.Causes, func(c Cause) bool { return c.Condition == earlier.Condition })
+		i := slices.IndexFunc(d.record.Causes, func(c causes.Cause) bool { return c.Condition == earlier.Condition })
 		if i < 0 {
 			if len(d.record.Causes) < causes.MaxCauses {
 				d.record.Causes, d.record.ManualReleaseActive = append(d.record.Causes, earlier), true
@@ -249,7 +249,7 @@ func (d *decider) updateEarlierRelease() {
 	if q == nil || q == &d.record.Quarantine {
 		return
 	}
-	released := Record{Boot: d.record.Boot, Quarantine: *q}
+	released := causes.Record{Boot: d.record.Boot, Quarantine: *q}
 	d.conditions.UpdateCauses(&released, &d.next)
 	*q = released.Quarantine
 	if q.DropCleared(&d.conditions, &d.next); !q.ManualReleaseActive {

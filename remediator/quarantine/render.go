@@ -41,7 +41,7 @@ func (d *decider) render(c choice) (goesOn bool) {
 		d.setTaint(c.worst)
 		d.result.Started = c.start(d.now)
 		d.record.Taint.Restored = true
-		d.event(corev1.EventTypeWarning, TaintRestored, "taint %s was missing, and %s; %s; tainted %s",
+		d.event(corev1.EventTypeWarning, causes.TaintRestored, "taint %s was missing, and %s; %s; tainted %s",
 			old, c.why, causes.Describe(c.worst), d.record.Taint)
 	case releaseNode:
 		d.release(c.release)
@@ -76,28 +76,28 @@ func (d *decider) updateNotices() {
 }
 
 func (d *decider) event(kind, reason, format string, args ...any) {
-	d.result.Events = append(d.result.Events, Event{Type: kind, Reason: reason, Message: fmt.Sprintf(format, args...)})
+	d.result.Events = append(d.result.Events, causes.Event{Type: kind, Reason: reason, Message: fmt.Sprintf(format, args...)})
 }
 
 // quarantine makes a suspicion a quarantine. Only the causes that stand and are enforced are causes of that.
 func (d *decider) quarantine(c choice) {
 	r, worst := d.record, c.worst
-	r.Causes = slices.DeleteFunc(r.Causes, func(c Cause) bool {
+	r.Causes = slices.DeleteFunc(r.Causes, func(c causes.Cause) bool {
 		p, isProblem := d.conditions.Problems[c.Condition]
 		if !isProblem { // its condition is not current just now
 			p.Rule, _ = d.conditions.RuleOf(&c)
 		}
 		return !p.IsEnforced() || !c.HealthySince.IsZero()
 	})
-	r.Phase, r.QuarantinedAt = Quarantined, d.now
+	r.Phase, r.QuarantinedAt = causes.Quarantined, d.now
 	d.setTaint(worst)
 	d.result.Started = c.start(d.now)
 	r.ManualReleaseOnly = r.HasFlapped(worst, d.now)
 	if r.IsIsolated() {
-		d.event(corev1.EventTypeWarning, DeviceIsolated, "%s; %s%s", causes.Describe(worst), r.IsolatedBy(), r.ManualOnly(worst))
+		d.event(corev1.EventTypeWarning, causes.DeviceIsolated, "%s; %s%s", causes.Describe(worst), r.IsolatedBy(), r.ManualOnly(worst))
 		return
 	}
-	d.event(corev1.EventTypeWarning, NodeQuarantined, "%s; tainted %s%s%s%s%s",
+	d.event(corev1.EventTypeWarning, causes.NodeQuarantined, "%s; tainted %s%s%s%s%s",
 		causes.Describe(worst), r.Taint, r.AndCordoned(), worst.NotIsolated(), ofIncident(c.incident), r.ManualOnly(worst))
 }
 
@@ -112,10 +112,10 @@ func (d *decider) upgrade(c choice) {
 		d.result.Started = cmp.Or(c.start(d.now), d.result.Started)
 	}
 	if r.IsIsolated() {
-		d.event(corev1.EventTypeWarning, DeviceIsolated, "%s; %s", causes.Describe(worst), r.IsolatedBy())
+		d.event(corev1.EventTypeWarning, causes.DeviceIsolated, "%s; %s", causes.Describe(worst), r.IsolatedBy())
 		return
 	}
-	d.event(corev1.EventTypeWarning, QuarantineUpgraded, "%s; tainted %s%s%s%s",
+	d.event(corev1.EventTypeWarning, causes.QuarantineUpgraded, "%s; tainted %s%s%s%s",
 		causes.Describe(worst), r.Taint, r.AndCordoned(), worst.NotIsolated(), ofIncident(c.incident))
 }
 
@@ -128,7 +128,7 @@ func (d *decider) restore() {
 	} else {
 		d.changes.Taints = append(d.changes.Taints, taint.NodeTaint())
 	}
-	d.event(corev1.EventTypeWarning, TaintRestored,
+	d.event(corev1.EventTypeWarning, causes.TaintRestored,
 		"taint %s was removed during the quarantine and has been put back; remove it again to release the node", taint)
 }
 
@@ -147,7 +147,7 @@ func (c *choice) start(now time.Time) *limits.Start {
 // setTaint puts the problem's taint on the node, and what its rule hands off, in place of earlier ones of ours. A taint
 // outside our domain that is there already belongs to others and outlives the quarantine.
 func (d *decider) setTaint(p causes.Problem) {
-	t := &Taint{
+	t := &causes.Taint{
 		Key: p.Rule.Taint.Key, Value: p.Rule.Taint.Value, Effect: p.Rule.Taint.Effect,
 		Rule: p.Rule.Name, Repair: p.Class, Since: d.now, HeldFor: p.Link.Origin,
 	}
@@ -177,13 +177,13 @@ func (d *decider) setTaint(p causes.Problem) {
 // removeTaint removes what the record's quarantine has put on the node. What no known policy puts there stays, whatever the
 // record claims, and that is said.
 func (d *decider) removeTaint() {
-	if d.record.Phase != Quarantined {
+	if d.record.Phase != causes.Quarantined {
 		return
 	}
 	if left := d.record.RemoveFrom(&d.changes, d.known); len(left) > 0 {
-		d.event(corev1.EventTypeWarning, QuarantineBlocked,
+		d.event(corev1.EventTypeWarning, causes.QuarantineBlocked,
 			"the record names what no known policy puts on a node, and it is left as it is: %s",
-			Clip(strings.Join(left, ", "), conditions.MaxMessage))
+			causes.Clip(strings.Join(left, ", "), conditions.MaxMessage))
 	}
 }
 
@@ -198,7 +198,7 @@ func (d *decider) checkCordon() {
 	if d.changes.Unschedulable {
 		return // it is the cordon of others
 	}
-	d.event(corev1.EventTypeNormal, UncordonedByHand,
+	d.event(corev1.EventTypeNormal, causes.UncordonedByHand,
 		"the cordon was undone during the quarantine, so the quarantine does not cordon the node again; it keeps taint %s", d.record.Taint)
 }
 
@@ -217,12 +217,12 @@ func (d *decider) removeUnexplained() {
 		return true
 	})
 	if len(removed) > 0 {
-		d.event(corev1.EventTypeNormal, NodeReleased,
+		d.event(corev1.EventTypeNormal, causes.NodeReleased,
 			"taint %s was on the node without a quarantine and was removed; a writer with an old copy of the taints may have brought it back",
 			strings.Join(removed, ", "))
 	}
-	if (d.record == nil || d.record.Phase != Quarantined) && d.changes.RemoveStrayCordon(d.known) {
-		d.event(corev1.EventTypeNormal, NodeReleased, "the remediator had cordoned the node and no quarantine is on it; uncordoned")
+	if (d.record == nil || d.record.Phase != causes.Quarantined) && d.changes.RemoveStrayCordon(d.known) {
+		d.event(corev1.EventTypeNormal, causes.NodeReleased, "the remediator had cordoned the node and no quarantine is on it; uncordoned")
 	}
 }
 
@@ -243,12 +243,12 @@ func (d *decider) restartJobs() {
 
 // staleness says that no detector updates the conditions of the node; nil: one does. If a rule acts on the node because it is not Ready,
 // that its detectors are silent is no news.
-func staleness(a *causes.Assessment) *Blocked {
+func staleness(a *causes.Assessment) *causes.Blocked {
 	ready, isProblem := a.Problems[corev1.NodeReady]
 	if len(a.Stale.Types) == 0 || isProblem && ready.IsActionable() {
 		return nil
 	}
-	return &Blocked{Reason: BlockedByStale, Message: a.Stale.Message(a.Policy, a.Node, a.Now)}
+	return &causes.Blocked{Reason: causes.BlockedByStale, Message: a.Stale.Message(a.Policy, a.Node, a.Now)}
 }
 
 // updateAWS keeps the labels and the annotation of the AWS suite in step with the node, if the policy asks for them.
@@ -261,7 +261,7 @@ func (d *decider) updateAWS() {
 		return
 	}
 	health := handoff.Health{Checks: d.conditions.Checks()}
-	if d.record != nil && d.record.Phase == Quarantined && !d.record.IsIsolated() {
+	if d.record != nil && d.record.Phase == causes.Quarantined && !d.record.IsIsolated() {
 		health.Quarantined, health.Repair = true, d.record.Worst()
 	}
 	d.changes.SetAWS(d.observed.Node, health, d.now)

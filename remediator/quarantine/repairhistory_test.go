@@ -58,7 +58,7 @@ func TestTheSameFaultOfTheSameGPUAfterTwoRepairsWantsAnotherGPU(t *testing.T) {
 			for _, s := range append(test.steps, decide) {
 				s(w)
 			}
-			if r := w.record(); r.Phase != Quarantined || r.Worst() != test.want {
+			if r := w.record(); r.Phase != causes.Quarantined || r.Worst() != test.want {
 				t.Errorf("%s, want %s", r, test.want)
 			}
 		})
@@ -70,7 +70,7 @@ func TestRepairsOfARecord(t *testing.T) {
 	start := w.now
 	mends("Reboot gpu 0000:4e:00: Xid 79 lost; gpu 0000:1b:00: driver says no; hca mlx5_0: DOWN; +2 more", true)(w)
 	at := start.Add(time.Minute)
-	want := []RepairRecord{
+	want := []causes.RepairRecord{
 		{GPU: "0000:4e:00", Code: "Xid 79", Repair: conditions.Reboot, At: at}, {GPU: "0000:1b:00", Code: "driver says no", Repair: conditions.Reboot, At: at},
 	}
 	if diff := cmp.Diff(want, w.record().Repairs); diff != "" {

@@ -43,13 +43,13 @@ func (d Decision) Changes(n *corev1.Node) bool {
 
 // Quarantines tells whether the node is quarantined after the decision.
 func (d Decision) Quarantines() bool {
-	return d.State != nil && d.State.Record != nil && d.State.Record.Phase == Quarantined
+	return d.State != nil && d.State.Record != nil && d.State.Record.Phase == causes.Quarantined
 }
 
 // State is what a node must carry; our labels follow from the record.
 type State struct {
 	// Record is nil when the node needs none.
-	Record *Record
+	Record *causes.Record
 	// Changes are the labels, annotations, taints and the cordon, but for our labels and the record.
 	Changes handoff.NodeChanges
 	// maintained tells whether a sweep, a repair or an upgrade works on the node.
@@ -96,7 +96,7 @@ func (s *State) Suspicion() (string, bool) {
 func suspicion(s *situation) *string {
 	var text string
 	r := s.record
-	if r == nil || r.Phase != Quarantined || r.IsIsolated() || r.Taint.HeldFor != "" || limits.IsSoft(r.Taint.Effect) ||
+	if r == nil || r.Phase != causes.Quarantined || r.IsIsolated() || r.Taint.HeldFor != "" || limits.IsSoft(r.Taint.Effect) ||
 		!s.known.HasTaint(r.Taint.NodeTaint()) {
 		return &text
 	}
@@ -112,12 +112,12 @@ func suspicion(s *situation) *string {
 
 // Overlay puts a record on a node object, with what its quarantine adds to the node or has removed from it, and without the
 // taints of our domain that it does not explain. r may be nil.
-func Overlay(n *corev1.Node, r *Record) {
+func Overlay(n *corev1.Node, r *causes.Record) {
 	s := State{Record: r, Changes: handoff.Of(n), maintained: node.MarkedMaintained(n)}
 	s.Changes.Taints = slices.DeleteFunc(s.Changes.Taints, func(t corev1.Taint) bool { return mayBeQuarantine(t) && !r.Explains(t) })
-	if r != nil && r.Phase == Quarantined {
+	if r != nil && r.Phase == causes.Quarantined {
 		r.AddTo(&s.Changes)
-	} else if r != nil && r.Phase == Released {
+	} else if r != nil && r.Phase == causes.Released {
 		r.RemoveFrom(&s.Changes, handoff.AnyKnown())
 	}
 	s.Apply(n)
@@ -131,7 +131,7 @@ func mayBeQuarantine(t corev1.Taint) bool {
 // AwaitsHeartbeat says that a condition for which a rule acts, or its health, counts only with its next heartbeat, because the node came
 // back after the last one; empty: none does.
 func AwaitsHeartbeat(p *policy.Policy, n *corev1.Node, now time.Time) string {
-	r, err := RecordOf(n)
+	r, err := causes.RecordOf(n)
 	if err != nil {
 		return ""
 	}
@@ -141,9 +141,9 @@ func AwaitsHeartbeat(p *policy.Policy, n *corev1.Node, now time.Time) string {
 	}
 	for _, c := range n.Status.Conditions {
 		rule, _, ok := p.Match(n.Labels, c)
-		isCause := r != nil && r.Phase == Quarantined && r.HasCause(c.Type)
+		isCause := r != nil && r.Phase == causes.Quarantined && r.HasCause(c.Type)
 		if !ok && isCause {
-			rule, ok = a.RuleOf(&Cause{Condition: c.Type})
+			rule, ok = a.RuleOf(&causes.Cause{Condition: c.Type})
 		}
 		isAfterBoot := !c.LastHeartbeatTime.Time.Before(a.BootSeen.Truncate(time.Second))
 		if !ok || rule.AlertOnly || c.Type == corev1.NodeReady || isAfterBoot || a.IsCurrent(c, rule) {

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 )
 
 var (
@@ -35,11 +36,11 @@ func TestATaintThatNoRecordExplainsIsRemoved(t *testing.T) {
 		"with another value or effect": {after(taints(corev1.Taint{Key: conditions.TaintUnhealthy, Value: "x", Effect: corev1.TaintEffectNoExecute}), decide),
 			released.but(func(o *outcome) { o.Said = removed })},
 		"after a manual release": {[]step{gpu(ecc), decide, pardoned, taints(oldTaint), decide},
-			outcome{Phase: Released, By: ByPerson, Status: "suspect", Repair: "ResetGPU", Said: "NodeQuarantined NodeReleased"}},
+			outcome{Phase: causes.Released, By: causes.ByPerson, Status: "suspect", Repair: "ResetGPU", Said: "NodeQuarantined NodeReleased"}},
 		"without a record":      {[]step{gpuFine, taints(oldTaint), decide}, untouched.but(func(o *outcome) { o.Said = "NodeReleased" })},
 		"without any condition": {[]step{taints(oldTaint), decide}, untouched.but(func(o *outcome) { o.Said = "NodeReleased" })},
 		"of a suspect": {[]step{says("DiskFailing", "True", "x"), decide, taints(oldTaint), decide},
-			outcome{Phase: Suspect, Status: "suspect", Repair: "Replace", Said: "NodeReleased"}},
+			outcome{Phase: causes.Suspect, Status: "suspect", Repair: "Replace", Said: "NodeReleased"}},
 		"beside the taint of the quarantine": {[]step{slow, decide, gpu(lost), decide, taints(corev1.Taint{Key: conditions.TaintUnhealthy, Value: "SlowNode", Effect: corev1.TaintEffectPreferNoSchedule}), decide},
 			quarantined.but(func(o *outcome) { o.Said = "NodeQuarantined QuarantineUpgraded NodeReleased" })},
 		"another taint of our domain that a rule sets": {[]step{slowRule, taints(slowTaint), decide}, untouched.but(func(o *outcome) { o.Said = "NodeReleased" })},
@@ -55,7 +56,7 @@ func TestATaintThatNoRecordExplainsIsRemoved(t *testing.T) {
 		}, taints(corev1.Taint{Key: conditions.TaintUnchecked, Effect: corev1.TaintEffectNoSchedule}), decide},
 			untouched.but(func(o *outcome) { o.Taints = "pitcrew.dev/unchecked:NoSchedule" })},
 		"that of a manual quarantine stays": {[]step{gpuFine, ordered, decide},
-			outcome{Phase: Quarantined, Taints: "pitcrew.dev/unhealthy=ByHand:NoSchedule", Status: "quarantined", Repair: "Inspect"}},
+			outcome{Phase: causes.Quarantined, Taints: "pitcrew.dev/unhealthy=ByHand:NoSchedule", Status: "quarantined", Repair: "Inspect"}},
 		"during a pause it stays, and it is said": {after(pauses("x"), taints(oldTaint), decide),
 			released.but(func(o *outcome) { o.Taints, o.Said = unhealthy, "NodeQuarantined NodeReleased blocked:paused" })},
 		"after the pause it goes": {after(pauses("x"), taints(oldTaint), decide, pauses(""), decide),
@@ -73,7 +74,7 @@ func TestATaintThatNoRecordExplainsIsRemoved(t *testing.T) {
 	}
 	const want = "taint pitcrew.dev/unhealthy=GPUXidError:NoSchedule was on the node without a quarantine and was removed; " +
 		"a writer with an old copy of the taints may have brought it back"
-	if e := w.last.Events; len(e) != 1 || e[0] != (Event{Type: corev1.EventTypeNormal, Reason: NodeReleased, Message: want}) {
+	if e := w.last.Events; len(e) != 1 || e[0] != (causes.Event{Type: corev1.EventTypeNormal, Reason: causes.NodeReleased, Message: want}) {
 		t.Errorf("events %+v", e)
 	}
 	if got := w.node.Spec.Taints; len(got) != 1 || got[0] != theirs {

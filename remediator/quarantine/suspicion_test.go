@@ -7,13 +7,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 )
 
 func TestSuspicionOfADecision(t *testing.T) {
 	const text = "GPUXidError: needs a GPU reset (rule gpu)"
 	theirs := corev1.Taint{Key: "nvidia.com/gpu", Effect: corev1.TaintEffectNoSchedule}
-	claims := forges(func(r *Record) {
-		r.Taint = &Taint{Key: theirs.Key, Effect: theirs.Effect, Rule: "gpu", Repair: conditions.Replace, Since: r.QuarantinedAt}
+	claims := forges(func(r *causes.Record) {
+		r.Taint = &causes.Taint{Key: theirs.Key, Effect: theirs.Effect, Rule: "gpu", Repair: conditions.Replace, Since: r.QuarantinedAt}
 		r.Causes[0].Repair = conditions.Replace
 	})
 	for name, test := range map[string]struct {

@@ -43,7 +43,7 @@ func (d *decider) judgeLinks() {
 // findOrigin is the link of a victim with what the other nodes of its domain, or the other GPUs of its board, tell about it. again is when
 // they may tell more. An origin that shows only after the window, by our clock, is none: whoever claims to be one later could end the
 // quarantine of victims by ending its own.
-func (s *situation) findOrigin(c *Cause, p causes.Problem) (link Link, again time.Time) {
+func (s *situation) findOrigin(c *causes.Cause, p causes.Problem) (link causes.Link, again time.Time) {
 	link = c.Link
 	fault := s.record.LinkFault(c, p.Rule.Observe)
 	domain, configured := s.policy.Domain(s.domain.Label)
@@ -75,7 +75,7 @@ func (s *situation) unit(p causes.Problem) limits.Unit {
 
 func (s *situation) self(p causes.Problem) limits.Peer {
 	self := limits.Peer{Labels: s.observed.Node.Labels, Domain: s.domain}
-	if i := slices.IndexFunc(s.record.Causes, func(c Cause) bool { return c.Condition == p.Condition.Type }); i >= 0 {
+	if i := slices.IndexFunc(s.record.Causes, func(c causes.Cause) bool { return c.Condition == p.Condition.Type }); i >= 0 {
 		self.Link = s.record.LinkFault(&s.record.Causes[i], p.Rule.Observe)
 	}
 	return self

@@ -12,7 +12,9 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/peers"
 )
 
 // validates is a rule that asks for a validation, or no longer does.
@@ -48,7 +50,7 @@ var (
 func TestAQuarantineEndsOnlyAfterTheValidationThatItsRuleAsksFor(t *testing.T) {
 	held := quarantined.but(func(o *outcome) { o.Repair, o.Said = "ResetGPU", "NodeQuarantined blocked:awaits-validation" })
 	waits := held.but(func(o *outcome) { o.Said = "NodeQuarantined" })
-	byPerson := outcome{Phase: Released, By: ByPerson, Status: "suspect", Repair: "ResetGPU", Said: "NodeQuarantined ReleaseByHand"}
+	byPerson := outcome{Phase: causes.Released, By: causes.ByPerson, Status: "suspect", Repair: "ResetGPU", Said: "NodeQuarantined ReleaseByHand"}
 	on := validates("gpu", true)
 	quarantine := []step{on, gpu(ecc), decide}
 	cleared := []step{on, gpu(ecc), decide, gpuFine, decide, lasts(10 * time.Minute)}
@@ -71,15 +73,15 @@ func TestAQuarantineEndsOnlyAfterTheValidationThatItsRuleAsksFor(t *testing.T) {
 		"a renamed rule does":                           {quarantine, []step{renamed, decide, gpuFine, decide, lasts(10 * time.Minute)}, held.but(func(o *outcome) { o.Said = "NodeQuarantined QuarantineUpgraded blocked:awaits-validation" })},
 		"a rule that is gone: as ever":                  {quarantine, []step{func(w *world) { w.policy.Rules = nil }, gpuFine, decide, passed, decide}, held.but(func(o *outcome) { o.Restart, o.Said = false, "NodeQuarantined blocked:rule-gone" })},
 		"one of two rules is enough":                    {[]step{validates("fan", true), gpu(ecc), says("FanFailing", "True", "x"), decide}, []step{gpuFine, says("FanFailing", "False", ""), decide, lasts(time.Hour)}, held},
-		"a manual quarantine needs none and gets none":  {[]step{on, gpuFine, ordered}, []step{granted, decide, lasts(time.Hour)}, outcome{Phase: Quarantined, Taints: "pitcrew.dev/unhealthy=ByHand:NoSchedule", Status: "quarantined", Repair: "Inspect"}},
+		"a manual quarantine needs none and gets none":  {[]step{on, gpuFine, ordered}, []step{granted, decide, lasts(time.Hour)}, outcome{Phase: causes.Quarantined, Taints: "pitcrew.dev/unhealthy=ByHand:NoSchedule", Status: "quarantined", Repair: "Inspect"}},
 		"during a pause nothing is released": {cleared, []step{pauses("x"), passed, decide}, held.but(func(o *outcome) {
 			o.Restart, o.Said = false, "NodeQuarantined blocked:awaits-validation blocked:paused"
 		})},
-		"a release without it, with kubectl":                 {cleared, []step{pardoned, decide}, outcome{Phase: Released, By: ByPerson, Status: "healthy", Said: "NodeQuarantined blocked:awaits-validation"}},
-		"the taint was removed while none ran that knows it": {cleared, []step{untaints, restarted, decide}, outcome{Phase: Released, By: ByPitcrew, Status: "healthy", Said: "NodeQuarantined blocked:awaits-validation NodeReleased"}},
-		"but not before it has cleared":                      {[]step{on, gpu(ecc), decide, gpuFine, decide}, []step{untaints, restarted, decide}, outcome{Phase: Quarantined, Status: "quarantined", Repair: "ResetGPU", Said: "NodeQuarantined blocked:record-unconfirmed"}},
+		"a release without it, with kubectl":                 {cleared, []step{pardoned, decide}, outcome{Phase: causes.Released, By: causes.ByPerson, Status: "healthy", Said: "NodeQuarantined blocked:awaits-validation"}},
+		"the taint was removed while none ran that knows it": {cleared, []step{untaints, restarted, decide}, outcome{Phase: causes.Released, By: causes.ByPitcrew, Status: "healthy", Said: "NodeQuarantined blocked:awaits-validation NodeReleased"}},
+		"but not before it has cleared":                      {[]step{on, gpu(ecc), decide, gpuFine, decide}, []step{untaints, restarted, decide}, outcome{Phase: causes.Quarantined, Status: "quarantined", Repair: "ResetGPU", Said: "NodeQuarantined blocked:record-unconfirmed"}},
 		"a restart alone changes nothing":                    {cleared, []step{restarted, decide}, held},
-		"a release without it, by the taint":                 {cleared, []step{untaints, decide, untaints, decide}, outcome{Phase: Released, By: ByPerson, Status: "healthy", Said: "NodeQuarantined blocked:awaits-validation TaintRestored ReleaseByHand"}},
+		"a release without it, by the taint":                 {cleared, []step{untaints, decide, untaints, decide}, outcome{Phase: causes.Released, By: causes.ByPerson, Status: "healthy", Said: "NodeQuarantined blocked:awaits-validation TaintRestored ReleaseByHand"}},
 
 		// What a person asks for.
 		"asked for, it waits, and that is said":     {quarantine, []step{gpuFine, decide, asks, decide}, held},
@@ -112,7 +114,7 @@ func TestAQuarantineEndsOnlyAfterTheValidationThatItsRuleAsksFor(t *testing.T) {
 			}
 			got := w.outcome()
 			got.Requeue = 0
-			if test.want.Phase == Quarantined {
+			if test.want.Phase == causes.Quarantined {
 				got.Restart = test.want.Restart // that is not the question here
 			}
 			if diff := cmp.Diff(test.want, got); diff != "" {
@@ -139,13 +141,13 @@ func TestWhoAskedForAReleaseIsNamed(t *testing.T) {
 	passed(w)
 	w.policy.Webhooks = nil
 	lasts(10*time.Minute - time.Second)(w)
-	if r := w.record(); r.Phase != Quarantined {
+	if r := w.record(); r.Phase != causes.Quarantined {
 		t.Errorf("released without a request: %s", r)
 	}
 	granted(w)
 	decide(w)
 	r := w.record()
-	if r.ReleaseUser != "ann" || r.ReleaseReason != "checked by me" || r.ReleasedBy != ByPerson || !r.ReleasedAt.Equal(w.now) {
+	if r.ReleaseUser != "ann" || r.ReleaseReason != "checked by me" || r.ReleasedBy != causes.ByPerson || !r.ReleasedAt.Equal(w.now) {
 		t.Errorf("%s", r)
 	}
 	if e := w.last.Events; len(e) != 1 || e[0].Type != corev1.EventTypeNormal || e[0].Message != "passed its validation and was released by ann: checked by me" {
@@ -185,9 +187,9 @@ func TestAVisitComesAndGoes(t *testing.T) {
 		"what a sweep finds counts when it ends": {[]step{gpuFine, decide, kind("sweep"), decide, gpu(lost), decide, gone, decide},
 			quarantined},
 		"and waits for as long as its rule says": {[]step{kind("sweep"), decide, says("DiskFailing", "True", "x"), decide, gone, decide, passes(59 * time.Second), decide},
-			outcome{Phase: Suspect, Status: "suspect", Repair: "Replace"}},
+			outcome{Phase: causes.Suspect, Status: "suspect", Repair: "Replace"}},
 		"a suspicion lasts over a sweep": {[]step{says("DiskFailing", "True", "x"), decide, kind("sweep"), decide, lasts(10 * time.Minute), gone, decide},
-			outcome{Phase: Quarantined, Taints: diskTaint, Status: "quarantined", Repair: "Replace", Said: "NodeQuarantined"}},
+			outcome{Phase: causes.Quarantined, Taints: diskTaint, Status: "quarantined", Repair: "Replace", Said: "NodeQuarantined"}},
 		"no jobs are restarted during a repair": {[]step{gpu(lost), decide, kind("repair"), decide},
 			quarantined.but(func(o *outcome) {
 				o.Taints += " pitcrew.dev/maintenance=repair:NoSchedule"
@@ -204,7 +206,7 @@ func TestAVisitComesAndGoes(t *testing.T) {
 			quarantined.but(func(o *outcome) { o.Said = "NodeQuarantined QuarantineUpgraded" })},
 		"a repair of an hour leaves no stale conditions": {[]step{gpu(lost), decide, kind("repair"), decide, starves(time.Hour), gone, beats, decide}, quarantined},
 		"they are named if the detectors stay silent":    {[]step{gpu(lost), decide, kind("repair"), decide, starves(time.Hour), gone, decide}, quarantined.but(func(o *outcome) { o.Said = "NodeQuarantined blocked:stale" })},
-		"a manual release in a repair":                   {[]step{gpu(ecc), decide, kind("repair"), decide, pardoned, gone, decide}, outcome{Phase: Released, By: ByPerson, Status: "suspect", Repair: "ResetGPU", Said: "NodeQuarantined"}},
+		"a manual release in a repair":                   {[]step{gpu(ecc), decide, kind("repair"), decide, pardoned, gone, decide}, outcome{Phase: causes.Released, By: causes.ByPerson, Status: "suspect", Repair: "ResetGPU", Said: "NodeQuarantined"}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -233,17 +235,17 @@ func TestAVisitTakesNoPlaceUnderTheBudgets(t *testing.T) {
 	for _, s := range []step{gpuFine, decide, taints(maintenance), decide} {
 		s(w)
 	}
-	if peer := PeerOf(w.policy, w.node); peer.OutOfService || len(peer.Starts) > 0 {
+	if peer := peers.Of(w.policy, w.node); peer.OutOfService || len(peer.Starts) > 0 {
 		t.Errorf("swept: %+v", peer)
 	}
 	w = newWorld(t)
 	for _, s := range []step{gpu(lost), decide} {
 		s(w)
 	}
-	before := PeerOf(w.policy, w.node)
+	before := peers.Of(w.policy, w.node)
 	for _, s := range []step{taints(maintenance), decide, lasts(time.Hour), taintRemoved(conditions.TaintMaintenance), decide} {
 		s(w)
-		if diff := cmp.Diff(before.Starts, PeerOf(w.policy, w.node).Starts); diff != "" || !PeerOf(w.policy, w.node).OutOfService {
+		if diff := cmp.Diff(before.Starts, peers.Of(w.policy, w.node).Starts); diff != "" || !peers.Of(w.policy, w.node).OutOfService {
 			t.Errorf("under repair: %s", diff)
 		}
 	}

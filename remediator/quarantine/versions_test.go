@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 )
 
 // The record as commit 0360749 decodes it, strictly: it refuses a field that it does not know.
@@ -47,8 +48,8 @@ type (
 		Last         []previousQuarantine `json:"last,omitempty"`
 	}
 	previousQuarantine struct {
-		ID     string `json:"id"`
-		Phase  Phase  `json:"phase"`
+		ID     string       `json:"id"`
+		Phase  causes.Phase `json:"phase"`
 		Causes []struct {
 			Condition      corev1.NodeConditionType `json:"condition"`
 			Rule           string                   `json:"rule"`
@@ -105,7 +106,7 @@ func golden(t *testing.T, name string) string {
 // more at every level.
 func TestTheRecordsOfThePreviousAndOfTheNextVersionAreRead(t *testing.T) {
 	for _, name := range []string{"record-previous.json", "record-next.json"} {
-		got, err := ParseRecord(golden(t, name))
+		got, err := causes.ParseRecord(golden(t, name))
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
@@ -130,7 +131,7 @@ func TestARecordOfTheNextVersionIsActedOn(t *testing.T) {
 	for _, s := range []step{gpuFine, decide, lasts(10 * time.Minute)} {
 		s(w)
 	}
-	if o := w.outcome(); o.Phase != Released || o.Taints != "" {
+	if o := w.outcome(); o.Phase != causes.Released || o.Taints != "" {
 		t.Errorf("%+v", o)
 	}
 }

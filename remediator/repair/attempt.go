@@ -14,15 +14,16 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/repairresult"
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/breaker"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/firstcheck"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/operator"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/sweep"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 // empty waits until nothing is in the way of the next action, and then begins it.
-func (d *decider) empty(v *Visit) {
+func (d *decider) empty(v *visit.Visit) {
 	check, over := d.nextJob(v)
 	if over {
 		return
@@ -53,7 +54,7 @@ func (d *decider) empty(v *Visit) {
 	case d.now.Before(v.RetryAt):
 		d.requeueAt(v.RetryAt)
 		if late {
-			d.close(Failed, "%s", v.Outcome)
+			d.close(visit.Failed, "%s", v.Outcome)
 		}
 		return
 	}
@@ -64,7 +65,7 @@ func (d *decider) empty(v *Visit) {
 		d.lacks(v, late || d.now.Sub(v.ActionSince) >= StartTimeout, "template", "%s", d.noTemplate())
 		return
 	}
-	if v.Kind == Repair && needsGPUs(d.facts.Template, check) && len(d.gpusOf(v)) == 0 {
+	if v.Kind == visit.Repair && needsGPUs(d.facts.Template, check) && len(d.gpusOf(v)) == 0 {
 		d.skip(v, check)
 		return
 	}
@@ -89,27 +90,28 @@ func (d *decider) empty(v *Visit) {
 }
 
 // skip goes on to the action after one that needs the addresses of GPUs, of which none are known: the program would refuse it.
-func (d *decider) skip(v *Visit, check policy.Check) {
+func (d *decider) skip(v *visit.Visit, check policy.Check) {
 	v.Skipped = append(slices.Clone(v.Skipped), check.Template)
 	why := check.Template + " was skipped: it needs the addresses of the GPUs, and the messages of the causes do not name them"
 	action, left := d.nextAction(v.Quarantine, worstAction(d.facts.Quarantine))
 	if !left {
 		d.event(corev1.EventTypeWarning, RepairFailed, "%s; the node waits for a person or its provider", why)
-		d.close(Failed, "%s", why)
+		d.close(visit.Failed, "%s", why)
 		return
 	}
 	d.event(corev1.EventTypeWarning, RepairRefused, "%s; next is %s", why, action.Template)
-	v.ActionSince, v.Outcome = d.now, quarantine.Clip(why, conditions.MaxMessage)
+	v.ActionSince, v.Outcome = d.now, causes.Clip(why, conditions.MaxMessage)
 	d.requeue(time.Millisecond)
 }
 
 // makeRoom ends a visit while another repairer works on the node, however long that takes: it must not keep its place of maxConcurrent
 // from other nodes. It begins again afterwards, without a second approval.
-func (d *decider) makeRoom(v *Visit, why string) {
+func (d *decider) makeRoom(v *visit.Visit, why string) {
 	if v.ApprovedBy != "" && d.record.Request == nil {
-		d.record.Request = &Request{Kind: RequestRepair, Quarantine: v.Quarantine, At: d.now, User: v.ApprovedBy, Reason: "approved before: " + why}
+		d.record.Request = &visit.Request{
+			Kind: visit.RequestRepair, Quarantine: v.Quarantine, At: d.now, User: v.ApprovedBy, Reason: "approved before: " + why}
 	}
-	d.close(Yielded, "%s", why)
+	d.close(visit.Yielded, "%s", why)
 }
 
 // emptyTimeout is how long a node may take to become empty.
@@ -121,19 +123,20 @@ func (d *decider) emptyTimeout() time.Duration {
 }
 
 // lacks notes what a visit waits for, and gives it up if that takes too long.
-func (d *decider) lacks(v *Visit, late bool, reason, format string, args ...any) {
+func (d *decider) lacks(v *visit.Visit, late bool, reason, format string, args ...any) {
 	what := fmt.Sprintf(format, args...)
 	if late {
 		again := ""
-		if v.Kind == Repair {
+		if v.Kind == visit.Repair {
 			again = "; `kubectl pitcrew repair " + d.facts.Node.Name + " --approve` begins it again"
 		}
-		d.event(corev1.EventTypeWarning, endReason(v.Kind), "%s was given up after %s: %s%s", v.Kind, d.now.Sub(v.ActionSince).Round(time.Second), what, again)
+		d.event(corev1.EventTypeWarning, endReason(v.Kind), "%s was given up after %s: %s%s",
+			v.Kind, d.now.Sub(v.ActionSince).Round(time.Second), what, again)
 		d.result(v, ResultNotStarted)
-		d.close(Failed, "given up: %s", what)
+		d.close(visit.Failed, "given up: %s", what)
 		return
 	}
-	v.Outcome = quarantine.Clip("waits: "+what, conditions.MaxMessage)
+	v.Outcome = causes.Clip("waits: "+what, conditions.MaxMessage)
 	d.waitFor(reason, "%s waits: %s", v.Kind, what)
 }
 
@@ -146,32 +149,32 @@ func (d *decider) noTemplate() string {
 }
 
 // nextJob is what runs next. If nothing does any more, it closes the visit and over is true.
-func (d *decider) nextJob(v *Visit) (check policy.Check, over bool) {
+func (d *decider) nextJob(v *visit.Visit) (check policy.Check, over bool) {
 	q, over := d.quarantineOf(v)
 	if over {
 		return check, true
 	}
 	if q == nil { // the record is input: a check begins with its Job
-		d.close(Yielded, "a %s waits for no pods", v.Kind)
+		d.close(visit.Yielded, "a %s waits for no pods", v.Kind)
 		return check, true
 	}
 	if d.policy.Repair == nil {
-		d.close(Yielded, "the policy does not repair any more")
+		d.close(visit.Yielded, "the policy does not repair any more")
 		return check, true
 	}
 	if why := d.forbidden(v, q); why != "" {
-		d.close(Yielded, "%s", why)
+		d.close(visit.Yielded, "%s", why)
 		return check, true
 	}
-	if v.Kind == Validation {
+	if v.Kind == visit.Validation {
 		if d.policy.Repair.Validate == nil {
-			d.close(Yielded, "the policy does not validate any more")
+			d.close(visit.Yielded, "the policy does not validate any more")
 			return check, true
 		}
-		if !d.requested(RequestRelease) {
+		if !d.requested(visit.RequestRelease) {
 			for i := range q.Causes {
 				if c := &q.Causes[i]; c.Due && d.stateOf(q, c) == faulty {
-					d.close(Yielded, "%s is back", c.Condition)
+					d.close(visit.Yielded, "%s is back", c.Condition)
 					return check, true
 				}
 			}
@@ -182,10 +185,10 @@ func (d *decider) nextJob(v *Visit) (check policy.Check, over bool) {
 }
 
 // nextRepair is the action that runs next. If none does any more, it closes the visit and over is true.
-func (d *decider) nextRepair(v *Visit, q *quarantine.Record) (check policy.Check, over bool) {
+func (d *decider) nextRepair(v *visit.Visit, q *causes.Record) (check policy.Check, over bool) {
 	class, why := d.classOf(q)
 	if why != "" && d.allCleared(q) {
-		d.close(Yielded, "the fault has cleared by itself")
+		d.close(visit.Yielded, "the fault has cleared by itself")
 		return check, true
 	}
 	if why != "" && d.record.LastAction(q.ID) != nil {
@@ -195,14 +198,14 @@ func (d *decider) nextRepair(v *Visit, q *quarantine.Record) (check policy.Check
 	switch {
 	case needsReplacement(q):
 		d.event(corev1.EventTypeWarning, RepairFailed, "no repair helps: a cause is of class Replace")
-		d.close(Failed, "a cause is of class Replace")
+		d.close(visit.Failed, "a cause is of class Replace")
 		return check, true
 	case d.policy.Repair.Mode == policy.RepairOff:
-		d.close(Yielded, "repair.mode is off")
+		d.close(visit.Yielded, "repair.mode is off")
 		return check, true
 	case !left && class > 0:
 		d.event(corev1.EventTypeWarning, RepairFailed, "no action for class %s is left; the node waits for a person or its provider", class)
-		d.close(Failed, "no action for class %s is left", class)
+		d.close(visit.Failed, "no action for class %s is left", class)
 		return check, true
 	case !left: // a condition is not current just now
 		d.lacks(v, d.now.Sub(v.ActionSince) >= d.emptyTimeout(), "conditions", "%s", why)
@@ -219,7 +222,7 @@ func (d *decider) nextRepair(v *Visit, q *quarantine.Record) (check policy.Check
 }
 
 // allCleared tells whether no cause needs an action any more.
-func (d *decider) allCleared(q *quarantine.Record) bool {
+func (d *decider) allCleared(q *causes.Record) bool {
 	for i := range q.Causes {
 		if c := &q.Causes[i]; needsAction(c) && d.stateOf(q, c) != cleared {
 			return false
@@ -229,7 +232,7 @@ func (d *decider) allCleared(q *quarantine.Record) bool {
 }
 
 // worstAction is the worst class of the causes that actions are for.
-func worstAction(q *quarantine.Record) (class conditions.Repair) {
+func worstAction(q *causes.Record) (class conditions.Repair) {
 	for i := range q.Causes {
 		if c := &q.Causes[i]; needsAction(c) {
 			class = max(class, c.Repair)
@@ -239,7 +242,7 @@ func worstAction(q *quarantine.Record) (class conditions.Repair) {
 }
 
 // quarantineOf is the quarantine that a visit is for. If it has ended, it closes the visit and over is true.
-func (d *decider) quarantineOf(v *Visit) (q *quarantine.Record, over bool) {
+func (d *decider) quarantineOf(v *visit.Visit) (q *causes.Record, over bool) {
 	if v.IsCheck() {
 		return nil, false
 	}
@@ -248,18 +251,18 @@ func (d *decider) quarantineOf(v *Visit) (q *quarantine.Record, over bool) {
 		d.waitFor("record", "%s waits: the quarantine record of the node cannot be read", v.Kind)
 		return nil, true
 	}
-	if q != nil && q.ID == v.Quarantine && q.Phase == quarantine.Quarantined {
+	if q != nil && q.ID == v.Quarantine && q.Phase == causes.Quarantined {
 		return q, false
 	}
-	released := q != nil && q.ID == v.Quarantine && q.ReleasedBy == quarantine.ByPitcrew
+	released := q != nil && q.ID == v.Quarantine && q.ReleasedBy == causes.ByPitcrew
 	switch {
-	case released && v.Phase == Proving && v.Kind == Repair:
+	case released && v.Phase == visit.Proving && v.Kind == visit.Repair:
 		d.passed(v, q)
 	case released:
-		d.close(Yielded, "the quarantine has ended: every fault has cleared")
+		d.close(visit.Yielded, "the quarantine has ended: every fault has cleared")
 	default:
 		d.event(corev1.EventTypeNormal, endReason(v.Kind), "%s stopped: the quarantine was ended by a person", v.Kind)
-		d.close(Failed, "stopped: the quarantine was ended by a person")
+		d.close(visit.Failed, "stopped: the quarantine was ended by a person")
 	}
 	return nil, true
 }
@@ -306,9 +309,9 @@ func podNames(pods []corev1.Pod, one, many string) string {
 }
 
 // begun records that the Job of the next attempt begins. The node gets the maintenance taint with that.
-func (d *decider) begun(v *Visit, check policy.Check, reboots bool) {
+func (d *decider) begun(v *visit.Visit, check policy.Check, reboots bool) {
 	n := d.facts.Node
-	v.Phase, v.PhaseSince, v.Held, v.Outcome = Working, d.now, "", ""
+	v.Phase, v.PhaseSince, v.Held, v.Outcome = visit.Working, d.now, "", ""
 	v.Attempt++
 	v.Template, v.Reboots, v.JobUID, v.JobEndedAt, v.RetryAt = check.Template, reboots, "", time.Time{}, time.Time{}
 	v.BootID = n.Status.NodeInfo.BootID
@@ -319,20 +322,22 @@ func (d *decider) begun(v *Visit, check policy.Check, reboots bool) {
 	v.Verdict = firstcheck.Verdict(d.facts.Template)
 	v.Pauses = d.facts.Template.Annotations[conditions.AnnotationPauses] == conditions.PausesGPUOperator
 	switch v.Kind {
-	case Repair:
-		d.record.Repairs = append(d.record.Repairs, Action{At: d.now, Template: check.Template, Quarantine: v.Quarantine, Skipped: v.Skipped})
+	case visit.Repair:
+		d.record.Repairs = append(d.record.Repairs,
+			visit.Action{At: d.now, Template: check.Template, Quarantine: v.Quarantine, Skipped: v.Skipped})
 		d.step.note(v, d.facts.Quarantine, breaker.Started)
 		v.Skipped = nil
 		d.event(corev1.EventTypeNormal, RepairStarted, "%s for %s, attempt %d", check.Template, causeNames(d.facts.Quarantine), v.Attempt)
-	case Validation:
-		d.event(corev1.EventTypeNormal, RepairStarted, "validation before the node returns: %s", strings.Join(append([]string{check.Template}, check.Args...), " "))
+	case visit.Validation:
+		d.event(corev1.EventTypeNormal, RepairStarted, "validation before the node returns: %s",
+			strings.Join(append([]string{check.Template}, check.Args...), " "))
 	}
 	d.requeue(time.Millisecond)
 }
 
 // undo forgets the action of an attempt that did nothing to the node.
-func (d *decider) undo(v *Visit) {
-	if last := d.record.LastAction(v.Quarantine); v.Kind == Repair && last != nil {
+func (d *decider) undo(v *visit.Visit) {
+	if last := d.record.LastAction(v.Quarantine); v.Kind == visit.Repair && last != nil {
 		d.step.note(v, d.facts.Quarantine, breaker.Undone)
 		v.Skipped = last.Skipped
 		d.record.Repairs = d.record.Repairs[:len(d.record.Repairs)-1]
@@ -340,10 +345,10 @@ func (d *decider) undo(v *Visit) {
 }
 
 // work follows the Job of the attempt to its end.
-func (d *decider) work(v *Visit) {
+func (d *decider) work(v *visit.Visit) {
 	n := d.facts.Node
 	if d.facts.QuarantineErr == nil && v.Quarantine != "" {
-		if q := d.facts.Quarantine; q == nil || q.ID != v.Quarantine || q.Phase != quarantine.Quarantined {
+		if q := d.facts.Quarantine; q == nil || q.ID != v.Quarantine || q.Phase != causes.Quarantined {
 			d.stop("stopped: the quarantine was ended by a person")
 			return
 		}
@@ -356,7 +361,7 @@ func (d *decider) work(v *Visit) {
 	d.requeue(workPoll)
 	if boot := n.Status.NodeInfo.BootID; boot != v.BootID && boot != "" && v.BootID != "" {
 		switch {
-		case node.IsReady(n) && v.Kind == Repair:
+		case node.IsReady(n) && v.Kind == visit.Repair:
 			d.ended(v, "in a new boot")
 		case node.IsReady(n):
 			d.failed(v, "the node has rebooted during the check")
@@ -386,7 +391,7 @@ func (d *decider) work(v *Visit) {
 }
 
 // create has the Job created, unless a pod has come to the node meanwhile.
-func (d *decider) create(v *Visit) {
+func (d *decider) create(v *visit.Visit) {
 	if v.Pauses && d.needs(Needs{Pods: true}) {
 		return
 	}
@@ -409,7 +414,7 @@ func (d *decider) create(v *Visit) {
 		}
 		return
 	}
-	if settled := v.PhaseSince.Add(settleTaint); v.Kind == Sweep && d.now.Before(settled) {
+	if settled := v.PhaseSince.Add(settleTaint); v.Kind == visit.Sweep && d.now.Before(settled) {
 		d.requeueAt(settled)
 		return
 	}
@@ -444,7 +449,7 @@ func (d *decider) create(v *Visit) {
 
 // stopsBeforeJob says what has come between the record of an attempt and its Job that keeps a repair or a validation from beginning; empty:
 // nothing has. waits is true while facts are missing.
-func (d *decider) stopsBeforeJob(v *Visit) (why string, waits bool) {
+func (d *decider) stopsBeforeJob(v *visit.Visit) (why string, waits bool) {
 	if v.IsCheck() {
 		return "", false
 	}
@@ -454,14 +459,14 @@ func (d *decider) stopsBeforeJob(v *Visit) (why string, waits bool) {
 	if why := d.forbidden(v, d.facts.Quarantine); why != "" {
 		return why, false
 	}
-	if why = d.held(); why == "" && v.Kind == Repair && !d.needs(Needs{Breaker: true}) {
+	if why = d.held(); why == "" && v.Kind == visit.Repair && !d.needs(Needs{Breaker: true}) {
 		why = d.facts.heldAction(v.Template)
 	}
 	return why, d.step.Needs.Any()
 }
 
 // jobEnded decides what follows from the end of a Job.
-func (d *decider) jobEnded(v *Visit, job jobState, late bool) {
+func (d *decider) jobEnded(v *visit.Visit, job jobState, late bool) {
 	if job.rejected {
 		d.notStarted(v, job.waiting)
 		return
@@ -480,10 +485,10 @@ func (d *decider) jobEnded(v *Visit, job jobState, late bool) {
 	case job.refused() && v.IsCheck():
 		d.event(corev1.EventTypeWarning, RepairRefused, "%s was refused on the node: %s", v.Name(), job.message)
 		d.result(v, ResultRefused)
-		d.close(Refused, "refused: %s", job.message)
+		d.close(visit.Refused, "refused: %s", job.message)
 	case job.refused():
 		d.refused(v, job.message)
-	case job.exit == 0 && v.Kind == Repair:
+	case job.exit == 0 && v.Kind == visit.Repair:
 		d.ended(v, job.message)
 	case job.says(repairresult.Healthy):
 		d.ended(v, job.message)
@@ -495,14 +500,14 @@ func (d *decider) jobEnded(v *Visit, job jobState, late bool) {
 }
 
 // ended goes on to the proof.
-func (d *decider) ended(v *Visit, outcome string) {
-	v.Phase, v.PhaseSince, v.JobEndedAt, v.Deadline = Proving, d.now, d.now, time.Time{}
-	v.Outcome = quarantine.Clip("waits for the conditions after "+v.Template+": "+outcome, conditions.MaxMessage)
+func (d *decider) ended(v *visit.Visit, outcome string) {
+	v.Phase, v.PhaseSince, v.JobEndedAt, v.Deadline = visit.Proving, d.now, d.now, time.Time{}
+	v.Outcome = causes.Clip("waits for the conditions after "+v.Template+": "+outcome, conditions.MaxMessage)
 	d.requeue(waitPoll)
 }
 
 // refused waits and tries again: a precondition of the program was not met.
-func (d *decider) refused(v *Visit, why string) {
+func (d *decider) refused(v *visit.Visit, why string) {
 	d.event(corev1.EventTypeWarning, RepairRefused, "%s was refused on the node: %s", v.Template, why)
 	d.result(v, ResultRefused)
 	retry := d.now.Add(refusedRetry)
@@ -510,67 +515,69 @@ func (d *decider) refused(v *Visit, why string) {
 	case d.policy.Repair == nil || retry.Before(v.ActionSince.Add(d.emptyTimeout())):
 		d.undo(v)
 		v.Retry(d.now)
-		v.RetryAt, v.Outcome = retry, quarantine.Clip("refused: "+why, conditions.MaxMessage)
-	case v.Kind == Repair && d.policy.Repair.NextIfRefused:
+		v.RetryAt, v.Outcome = retry, causes.Clip("refused: "+why, conditions.MaxMessage)
+	case v.Kind == visit.Repair && d.policy.Repair.NextIfRefused:
 		if d.next(v, "refused: "+why); d.record.Current == nil {
 			d.undo(v) // it was the last action: a person may ask for it again, and nothing shows that it does not help
 		}
 	default:
-		d.close(Failed, "refused: %s", why)
+		d.close(visit.Failed, "refused: %s", why)
 		d.undo(v)
 	}
 }
 
 // notStarted gives the visit up: nothing was done to the node, and a heavier action would not start either.
-func (d *decider) notStarted(v *Visit, why string) {
+func (d *decider) notStarted(v *visit.Visit, why string) {
 	d.undo(v)
 	d.event(corev1.EventTypeWarning, endReason(v.Kind), "%s: the Job of template %s has not started: %s", v.Kind, v.Template, why)
 	d.result(v, ResultNotStarted)
-	d.close(Failed, "the Job of template %s has not started: %s", v.Template, why)
+	d.close(visit.Failed, "the Job of template %s has not started: %s", v.Template, why)
 }
 
 // absent closes the visit to a node that does not come back.
-func (d *decider) absent(v *Visit) {
-	d.event(corev1.EventTypeWarning, endReason(v.Kind), "%s: the node has not come back within %s after %s; only its provider or a person can help",
+func (d *decider) absent(v *visit.Visit) {
+	d.event(corev1.EventTypeWarning, endReason(v.Kind),
+		"%s: the node has not come back within %s after %s; only its provider or a person can help",
 		v.Kind, d.now.Sub(v.PhaseSince).Round(time.Second), v.Template)
 	d.result(v, ResultFailed)
-	d.close(Failed, "the node has not come back after %s; its provider or a person must help", v.Template)
+	d.close(visit.Failed, "the node has not come back after %s; its provider or a person must help", v.Template)
 }
 
 // failed decides what follows an attempt that has failed: the next action of a repair, a second try of a check.
-func (d *decider) failed(v *Visit, why string) {
+func (d *decider) failed(v *visit.Visit, why string) {
 	d.result(v, ResultFailed)
-	if v.Kind == Repair {
+	if v.Kind == visit.Repair {
 		d.next(v, why)
 		return
 	}
 	if v.IsCheck() {
 		d.event(corev1.EventTypeWarning, NodeChecked, "%s could not run: %s", v.Name(), why)
-		d.close(Failed, "could not run: %s", why)
+		d.close(visit.Failed, "could not run: %s", why)
 		return
 	}
 	if v.Failures++; v.Failures < maxJobFailures {
 		v.Retry(d.now)
-		v.ActionSince, v.Outcome = d.now, quarantine.Clip("once more: "+why, conditions.MaxMessage)
+		v.ActionSince, v.Outcome = d.now, causes.Clip("once more: "+why, conditions.MaxMessage)
 		return
 	}
 	v.BootID = d.facts.Node.Status.NodeInfo.BootID // in which it is not tried again
-	d.event(corev1.EventTypeWarning, NodeChecked, "%s could not run: %s; `kubectl pitcrew release %s --without-validation` returns the node without it", v.Kind, why, d.facts.Node.Name)
-	d.close(Failed, "could not run: %s", why)
+	d.event(corev1.EventTypeWarning, NodeChecked,
+		"%s could not run: %s; `kubectl pitcrew release %s --without-validation` returns the node without it", v.Kind, why, d.facts.Node.Name)
+	d.close(visit.Failed, "could not run: %s", why)
 }
 
 // problem closes a check that has found a fault. The plugins report it, and the rules of the policy decide what follows.
-func (d *decider) problem(v *Visit, why string) {
+func (d *decider) problem(v *visit.Visit, why string) {
 	d.event(corev1.EventTypeWarning, NodeChecked, "%s has found a fault: %s", v.Kind, why)
 	d.result(v, ResultProblem)
 	d.swept(v)
-	d.close(Failed, "found a fault: %s", why)
+	d.close(visit.Failed, "found a fault: %s", why)
 }
 
 // next goes on to the next action of a repair, or closes it after the last one.
-func (d *decider) next(v *Visit, why string) {
+func (d *decider) next(v *visit.Visit, why string) {
 	if d.policy.Repair == nil {
-		d.close(Yielded, "%s has not helped: %s; the policy does not repair any more", v.Template, why)
+		d.close(visit.Yielded, "%s has not helped: %s; the policy does not repair any more", v.Template, why)
 		return
 	}
 	q := d.facts.Quarantine
@@ -584,17 +591,17 @@ func (d *decider) next(v *Visit, why string) {
 	}
 	if !left {
 		d.event(corev1.EventTypeWarning, RepairFailed, "%s has not helped: %s; the node waits for a person or its provider", v.Template, why)
-		d.close(Failed, "%s has not helped: %s", v.Template, why)
+		d.close(visit.Failed, "%s has not helped: %s", v.Template, why)
 		return
 	}
 	d.event(corev1.EventTypeWarning, RepairFailed, "%s has not helped: %s; next is %s", v.Template, why, action.Template)
 	v.Retry(d.now)
 	v.ActionSince, v.RetryAt = d.now, time.Time{}
-	v.Outcome = quarantine.Clip(fmt.Sprintf("%s has not helped: %s", v.Template, why), conditions.MaxMessage)
+	v.Outcome = causes.Clip(fmt.Sprintf("%s has not helped: %s", v.Template, why), conditions.MaxMessage)
 }
 
 // prove waits until the conditions show what became of the node.
-func (d *decider) prove(v *Visit) {
+func (d *decider) prove(v *visit.Visit) {
 	q, over := d.quarantineOf(v)
 	if over {
 		return
@@ -603,7 +610,7 @@ func (d *decider) prove(v *Visit) {
 	if d.policy.Repair != nil {
 		proofTimeout = d.policy.Repair.ProofTimeout
 	}
-	if boot := d.facts.Node.Status.NodeInfo.BootID; boot != v.BootID && v.Kind != Repair {
+	if boot := d.facts.Node.Status.NodeInfo.BootID; boot != v.BootID && v.Kind != visit.Repair {
 		d.failed(v, "the node has rebooted after the check")
 		return
 	}
@@ -611,7 +618,7 @@ func (d *decider) prove(v *Visit) {
 	d.requeueAt(soon)
 	d.requeueAt(late)
 	d.requeue(waitPoll)
-	if v.Kind != Repair {
+	if v.Kind != visit.Repair {
 		d.proveHealthy(v, late)
 		return
 	}
@@ -630,7 +637,7 @@ func (d *decider) prove(v *Visit) {
 }
 
 // passed closes a repair after which the fault has cleared.
-func (d *decider) passed(v *Visit, q *quarantine.Record) {
+func (d *decider) passed(v *visit.Visit, q *causes.Record) {
 	if last := d.record.LastAction(v.Quarantine); last != nil {
 		last.Proven = true
 	}
@@ -638,35 +645,35 @@ func (d *decider) passed(v *Visit, q *quarantine.Record) {
 	d.event(corev1.EventTypeNormal, RepairSucceeded, "%s has helped: %s has cleared; the repair took %s",
 		v.Template, causeNames(q), d.now.Sub(v.StartedAt).Round(time.Second))
 	d.result(v, ResultProven)
-	d.close(Passed, "%s has helped", v.Template)
+	d.close(visit.Passed, "%s has helped", v.Template)
 }
 
 // healthy closes a check that has found nothing.
-func (d *decider) healthy(v *Visit) {
-	d.record.Checked = &Checked{At: d.now, BootID: v.BootID, Template: v.Template, Args: v.Args, Quarantine: v.Quarantine}
+func (d *decider) healthy(v *visit.Visit) {
+	d.record.Checked = &visit.Checked{At: d.now, BootID: v.BootID, Template: v.Template, Args: v.Args, Quarantine: v.Quarantine}
 	d.event(corev1.EventTypeNormal, NodeChecked, "%s has passed: %s", v.Kind, strings.Join(append([]string{v.Template}, v.Args...), " "))
 	d.result(v, ResultHealthy)
 	d.swept(v)
-	d.close(Passed, "passed")
+	d.close(visit.Passed, "passed")
 }
 
 // proveHealthy closes a check whose Job has found nothing, once the conditions say the same.
-func (d *decider) proveHealthy(v *Visit, late time.Time) {
+func (d *decider) proveHealthy(v *visit.Visit, late time.Time) {
 	fault, waits := d.judge(v)
-	if v.Kind == FirstCheck && firstcheck.Waits(d.policy, d.facts.Node) && waits == "" {
+	if v.Kind == visit.FirstCheck && firstcheck.Waits(d.policy, d.facts.Node) && waits == "" {
 		waits = d.unproved()
 	}
 	switch {
 	case fault != "":
 		d.problem(v, fault+" is a fault")
 	case waits == "":
-		if v.Kind == FirstCheck && d.policy.FirstCheck != nil {
+		if v.Kind == visit.FirstCheck && d.policy.FirstCheck != nil {
 			d.step.untaint = d.policy.FirstCheck.Taint
 		}
 		d.healthy(v)
 	case !d.now.Before(late):
 		d.event(corev1.EventTypeWarning, NodeChecked, "%s has not passed: %s has not been reported since the check", v.Kind, waits)
 		d.result(v, ResultFailed)
-		d.close(Failed, "%s has not been reported since the check", waits)
+		d.close(visit.Failed, "%s has not been reported since the check", waits)
 	}
 }

@@ -11,8 +11,10 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/firstcheck"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 // WaitsForProof is the reason of a [Waiting] for a condition that nothing on the node reports, waitsForApproval of one for a person.
@@ -33,7 +35,7 @@ func (d *decider) begin() {
 		return
 	}
 	stopped := d.record.Stopped == q.ID
-	if (!stopped || d.requested(RequestRelease)) && !d.beginValidation(q) && !stopped {
+	if (!stopped || d.requested(visit.RequestRelease)) && !d.beginValidation(q) && !stopped {
 		d.beginRepair(q)
 	}
 	if d.record.Current == nil {
@@ -53,10 +55,10 @@ func (d *decider) beginCheck() {
 // standing is the quarantine that takes the node out of service; nil: none does, or its taint is not on the node, or the taint only
 // asks the scheduler to avoid the node, or the quarantine isolates single GPUs and leaves the node in service. A kubelet can forge the
 // record but not the taint.
-func (d *decider) standing() *quarantine.Record { return standing(d.facts.Node, d.facts.Quarantine) }
+func (d *decider) standing() *causes.Record { return standing(d.facts.Node, d.facts.Quarantine) }
 
-func standing(n *corev1.Node, q *quarantine.Record) *quarantine.Record {
-	if q == nil || q.NodeUID != n.UID || q.Phase != quarantine.Quarantined || limits.IsSoft(q.Taint.Effect) || q.IsIsolated() {
+func standing(n *corev1.Node, q *causes.Record) *causes.Record {
+	if q == nil || q.NodeUID != n.UID || q.Phase != causes.Quarantined || limits.IsSoft(q.Taint.Effect) || q.IsIsolated() {
 		return nil
 	}
 	for _, t := range n.Spec.Taints {
@@ -69,15 +71,15 @@ func standing(n *corev1.Node, q *quarantine.Record) *quarantine.Record {
 
 // dropRequest forgets a request for a quarantine that does not stand any more, and one to stop what is not under way. That the repair
 // was stopped is remembered as long as the quarantine is: its taint may be missing for a moment.
-func (d *decider) dropRequest(q *quarantine.Record) {
+func (d *decider) dropRequest(q *causes.Record) {
 	if last := d.facts.Quarantine; last == nil || last.ID != d.record.Stopped {
 		d.record.Stopped = ""
 	}
 	r := d.record.Request
-	if r == nil || r.Kind == RequestCheck {
+	if r == nil || r.Kind == visit.RequestCheck {
 		return
 	}
-	if !slices.Contains([]string{RequestRepair, RequestStop, RequestRelease}, r.Kind) {
+	if !slices.Contains([]string{visit.RequestRepair, visit.RequestStop, visit.RequestRelease}, r.Kind) {
 		d.refuse("a request of kind %.40q is of a later version of Pitcrew", r.Kind)
 		return
 	}
@@ -98,28 +100,28 @@ func (d *decider) refuse(format string, args ...any) {
 }
 
 // beginValidation begins a validation if the quarantine needs one now, and tells whether it does.
-func (d *decider) beginValidation(q *quarantine.Record) bool {
+func (d *decider) beginValidation(q *causes.Record) bool {
 	boot := d.facts.Node.Status.NodeInfo.BootID
 	validated := boot == "" || d.record.Validated(d.facts.Node, q, d.now)
-	if d.requested(RequestRelease) {
+	if d.requested(visit.RequestRelease) {
 		if why := d.cannotRelease(q, validated); why != "" {
 			d.refuse("not released: %s; `kubectl pitcrew release %s --without-validation` releases the node", why, d.facts.Node.Name)
 		}
 	}
-	requested := d.requested(RequestRelease)
+	requested := d.requested(visit.RequestRelease)
 	if validated {
 		return requested // the engine releases the node now
 	}
 	if d.policy.Repair.Validate == nil || !requested && (!d.awaitsValidation(q) || d.validationFailed(q, boot)) {
 		return false
 	}
-	d.tryOpen(Visit{Kind: Validation, Quarantine: q.ID})
+	d.tryOpen(visit.Visit{Kind: visit.Validation, Quarantine: q.ID})
 	return true
 }
 
 // cannotRelease says why no validation leads to the release that a person asks for; empty: one does. The request must not keep the
 // repair from beginning.
-func (d *decider) cannotRelease(q *quarantine.Record, validated bool) string {
+func (d *decider) cannotRelease(q *causes.Record, validated bool) string {
 	switch {
 	case d.policy.Repair.Validate == nil:
 		return "the policy has no repair.validate, so the node cannot be validated"
@@ -137,7 +139,7 @@ func (d *decider) cannotRelease(q *quarantine.Record, validated bool) string {
 }
 
 // awaitsValidation tells whether every cause has cleared and the rule of one asks for a validation.
-func (d *decider) awaitsValidation(q *quarantine.Record) bool {
+func (d *decider) awaitsValidation(q *causes.Record) bool {
 	for i := range q.Causes {
 		c := &q.Causes[i]
 		if !c.Due {
@@ -155,14 +157,14 @@ func (d *decider) awaitsValidation(q *quarantine.Record) bool {
 }
 
 // validationFailed tells whether a validation for the quarantine has failed in this boot and nothing was repaired since.
-func (d *decider) validationFailed(q *quarantine.Record, boot string) bool {
-	v := d.record.LastVisit(q.ID, Repair, Validation)
-	return v != nil && v.Kind == Validation && v.Phase == Failed && v.BootID == boot
+func (d *decider) validationFailed(q *causes.Record, boot string) bool {
+	v := d.record.LastVisit(q.ID, visit.Repair, visit.Validation)
+	return v != nil && v.Kind == visit.Validation && v.Phase == visit.Failed && v.BootID == boot
 }
 
 // beginRepair begins a repair if the quarantine needs one now and may get it.
-func (d *decider) beginRepair(q *quarantine.Record) {
-	repair, requested := d.policy.Repair, d.requested(RequestRepair)
+func (d *decider) beginRepair(q *causes.Record) {
+	repair, requested := d.policy.Repair, d.requested(visit.RequestRepair)
 	class, why := d.classOf(q)
 	if why == "" && repair.Mode == policy.RepairOff {
 		why = "repair.mode is off"
@@ -186,15 +188,16 @@ func (d *decider) beginRepair(q *quarantine.Record) {
 		}
 		return
 	}
-	v := Visit{Kind: Repair, Quarantine: q.ID}
+	v := visit.Visit{Kind: visit.Repair, Quarantine: q.ID}
 	if requested {
 		v.ApprovedBy = d.record.Request.User
 	} else {
-		if last := d.record.LastVisit(q.ID, Repair); last != nil && last.Phase == Failed {
+		if last := d.record.LastVisit(q.ID, visit.Repair); last != nil && last.Phase == visit.Failed {
 			return
 		}
 		if needsApproval(repair, q) {
-			d.waitFor(waitsForApproval, "%s is next for %s; it waits for `kubectl pitcrew repair %s --approve`", action.Template, causeNames(q), d.facts.Node.Name)
+			d.waitFor(waitsForApproval,
+				"%s is next for %s; it waits for `kubectl pitcrew repair %s --approve`", action.Template, causeNames(q), d.facts.Node.Name)
 			return
 		}
 	}
@@ -211,7 +214,7 @@ func (d *decider) beginRepair(q *quarantine.Record) {
 }
 
 // isManual tells whether a person has quarantined the node.
-func isManual(q *quarantine.Record) bool {
+func isManual(q *causes.Record) bool {
 	for _, c := range q.Causes {
 		if c.Rule == policy.ByHand {
 			return true
@@ -221,7 +224,7 @@ func isManual(q *quarantine.Record) bool {
 }
 
 // tryOpen begins a visit to a quarantined node, or notes what it waits for. It is false while facts are missing.
-func (d *decider) tryOpen(v Visit) bool {
+func (d *decider) tryOpen(v visit.Visit) bool {
 	if why := d.forbidden(&v, d.facts.Quarantine); why != "" {
 		d.waitFor("policy", "%s waits: %s", v.Kind, why)
 		return false
@@ -235,13 +238,13 @@ func (d *decider) tryOpen(v Visit) bool {
 		return false
 	}
 	needs := Needs{Peers: true}
-	if v.Kind == Validation {
+	if v.Kind == visit.Validation {
 		needs.Template = d.policy.Repair.Validate.Template
 	}
 	if d.needs(needs) || d.step.Needs.Any() {
 		return false
 	}
-	if t := d.facts.Template; v.Kind == Validation && t != nil {
+	if t := d.facts.Template; v.Kind == visit.Validation && t != nil {
 		if why := firstcheck.Unproven(d.policy, d.facts.Node, t); why != "" {
 			d.waitFor(WaitsForProof, "%s waits: %s", v.Kind, why)
 			return false
@@ -325,46 +328,46 @@ func days(d time.Duration) string {
 }
 
 // advise keeps the advice for the quarantine up to date while no visit is under way.
-func (d *decider) advise(q *quarantine.Record) {
+func (d *decider) advise(q *causes.Record) {
 	do, why := d.advice(q)
 	if a := d.record.Advice; a != nil && a.Quarantine == q.ID && a.Do == do {
 		return
 	}
 	d.record.Advice = nil
 	if do != "" {
-		d.record.Advice = &Advice{Quarantine: q.ID, Do: do, Why: quarantine.Clip(why, conditions.MaxMessage), At: d.now}
+		d.record.Advice = &visit.Advice{Quarantine: q.ID, Do: do, Why: causes.Clip(why, conditions.MaxMessage), At: d.now}
 	}
 }
 
-func (d *decider) advice(q *quarantine.Record) (do, why string) {
+func (d *decider) advice(q *causes.Record) (do, why string) {
 	class := worstAction(q)
-	switch last := d.record.LastVisit(q.ID, Repair); {
+	switch last := d.record.LastVisit(q.ID, visit.Repair); {
 	case d.record.Validated(d.facts.Node, q, d.now):
-		return AdviseReturn, "the validation has passed"
+		return visit.AdviseReturn, "the validation has passed"
 	case needsReplacement(q):
-		return AdviseReplace, "a cause is of class Replace"
+		return visit.AdviseReplace, "a cause is of class Replace"
 	case class == 0:
 		return "", ""
 	case d.lemon() != "":
-		return AdviseReplace, d.lemon()
-	case last != nil && last.Phase == Failed && d.exhausted(q, class):
-		return AdviseReplace, "no repair has helped: " + last.Outcome
+		return visit.AdviseReplace, d.lemon()
+	case last != nil && last.Phase == visit.Failed && d.exhausted(q, class):
+		return visit.AdviseReplace, "no repair has helped: " + last.Outcome
 	case last != nil && d.exhausted(q, class) && d.stillFaulty(q):
-		return AdviseReplace, "the fault is back after every repair"
+		return visit.AdviseReplace, "the fault is back after every repair"
 	case class == conditions.Reboot:
-		return AdviseReboot, "the worst cause is of class Reboot"
+		return visit.AdviseReboot, "the worst cause is of class Reboot"
 	}
 	return "", ""
 }
 
 // stillFaulty tells whether a cause that actions are for is there for sure.
-func (d *decider) stillFaulty(q *quarantine.Record) bool {
+func (d *decider) stillFaulty(q *causes.Record) bool {
 	_, why := d.classOf(q)
 	return why == ""
 }
 
 // exhausted tells whether there were actions for a class and none is left.
-func (d *decider) exhausted(q *quarantine.Record, class conditions.Repair) bool {
+func (d *decider) exhausted(q *causes.Record, class conditions.Repair) bool {
 	_, left := d.nextAction(q.ID, class)
 	return !left && len(d.actions(class)) > 0
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/breaker"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 // sickFleet is a fleet whose nodes all get the same fault. It counts the Jobs that are created, by template.
@@ -50,7 +51,7 @@ func TestAnActionThatFailsOnThreeNodesIsHeld(t *testing.T) {
 			for _, m := range w.nodes {
 				m.run = w.exits(m, 1, `{"result":"failed","message":"no"}`)
 				if name == "approved" {
-					w.ask(m, RequestRepair)
+					w.ask(m, visit.RequestRepair)
 				}
 			}
 			for range 6 * 60 {

@@ -12,9 +12,10 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/firstcheck"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/sweep"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 // settleTaint is how long after the taint of a sweep the pods of the node are listed once more, before its Job is created: the
@@ -30,15 +31,15 @@ type Selection struct {
 func labelsOf(n *corev1.Node) labels.Set { return labels.Set(n.Labels) }
 
 // NewSweepNode sums up a node for [PlanSweeps], with what [RecordOf] returns for it. The record is not changed.
-func NewSweepNode(p *policy.Policy, n *corev1.Node, r *Record, err error, idle sweep.Idle, now time.Time) sweep.Node {
+func NewSweepNode(p *policy.Policy, n *corev1.Node, r *visit.Record, err error, idle sweep.Idle, now time.Time) sweep.Node {
 	s := sweep.Node{Name: n.Name, Labels: labelsOf(n), Created: n.CreationTimestamp.Time, Idle: idle}
-	q, badQuarantine := quarantine.RecordOf(n)
+	q, badQuarantine := causes.RecordOf(n)
 	if err != nil || badQuarantine != nil {
 		s.Unavailable = "a record of the node cannot be read"
 		return s
 	}
 	s.Record = r.Clone(n)
-	if q != nil && q.NodeUID == n.UID && q.Phase == quarantine.Suspect {
+	if q != nil && q.NodeUID == n.UID && q.Phase == causes.Suspect {
 		for _, c := range q.Causes {
 			if c.HealthySince.IsZero() {
 				s.SuspectSince = firstcheck.Later(s.SuspectSince, c.FirstSeen)
@@ -50,7 +51,7 @@ func NewSweepNode(p *policy.Policy, n *corev1.Node, r *Record, err error, idle s
 }
 
 // unavailable says why no sweep may begin on a node, whatever its pods; empty: nothing is in the way.
-func unavailable(p *policy.Policy, n *corev1.Node, r *Record, q *quarantine.Record, now time.Time) string {
+func unavailable(p *policy.Policy, n *corev1.Node, r *visit.Record, q *causes.Record, now time.Time) string {
 	switch {
 	case node.Excluded(n):
 		return "Pitcrew leaves the node alone"
@@ -78,14 +79,15 @@ func unavailable(p *policy.Policy, n *corev1.Node, r *Record, q *quarantine.Reco
 // beginSweep begins the check that a sweep, or a person, has chosen the node for.
 func (d *decider) beginSweep() {
 	s := d.facts.Selected
-	if d.requested(RequestCheck) {
+	if d.requested(visit.RequestCheck) {
 		covered := slices.ContainsFunc(d.policy.Sweeps, func(p policy.Sweep) bool { return p.Nodes.Matches(labelsOf(d.facts.Node)) })
 		switch why := unavailable(d.policy, d.facts.Node, d.record, d.facts.Quarantine, d.now); {
 		case !covered:
 			d.refuse("not checked: no sweep of the policy is for this node")
 			return
 		case s == nil:
-			d.waitFor("check", "a check waits: %s", cmp.Or(why, "it begins when no pod on the node has an accelerator, none waits for the node, and maxNodes of the sweep allows it"))
+			d.waitFor("check", "a check waits: %s",
+				cmp.Or(why, "it begins when no pod on the node has an accelerator, none waits for the node, and maxNodes of the sweep allows it"))
 		}
 	}
 	if s == nil || len(d.record.Last) > 0 && !d.record.Last[0].StartedAt.Before(s.At) {
@@ -95,11 +97,11 @@ func (d *decider) beginSweep() {
 	if i < 0 || unavailable(d.policy, d.facts.Node, d.record, d.facts.Quarantine, d.now) != "" || d.held() != "" {
 		return
 	}
-	d.openCheck(Visit{Kind: Sweep, Sweep: s.Sweep}, d.policy.Sweeps[i].Check)
+	d.openCheck(visit.Visit{Kind: visit.Sweep, Sweep: s.Sweep}, d.policy.Sweeps[i].Check)
 }
 
 // openCheck begins a sweep or a first check with its Job, or notes what is in the way.
-func (d *decider) openCheck(v Visit, check policy.Check) {
+func (d *decider) openCheck(v visit.Visit, check policy.Check) {
 	if d.needs(Needs{Pods: true, Template: check.Template}) || d.step.Needs.Any() {
 		return
 	}
@@ -112,7 +114,7 @@ func (d *decider) openCheck(v Visit, check policy.Check) {
 		return
 	}
 	if pods := d.inTheWay(false); len(pods) > 0 {
-		if v.Kind == FirstCheck {
+		if v.Kind == visit.FirstCheck {
 			d.requeue(emptyPoll)
 		} else { // another check follows, but for what an earlier one has left
 			pods = slices.DeleteFunc(pods, func(pod corev1.Pod) bool { return pod.Namespace != d.facts.Namespace })
@@ -125,21 +127,21 @@ func (d *decider) openCheck(v Visit, check policy.Check) {
 	d.open(v)
 	d.begun(d.record.Current, check, false)
 	d.event(corev1.EventTypeNormal, SweepStarted, "%s: %s", v.Name(), strings.Join(append([]string{check.Template}, check.Args...), " "))
-	if d.requested(RequestCheck) {
+	if d.requested(visit.RequestCheck) {
 		d.record.Request = nil
 	}
 }
 
 // yield ends a sweep because a pod needs the node. That is no result.
-func (d *decider) yield(v *Visit, format string, args ...any) {
+func (d *decider) yield(v *visit.Visit, format string, args ...any) {
 	d.event(corev1.EventTypeNormal, SweepYielded, v.Name()+" makes way: "+format, args...)
 	d.result(v, ResultYielded)
-	d.close(Yielded, "made way: "+format, args...)
+	d.close(visit.Yielded, "made way: "+format, args...)
 }
 
 // madeWay ends a sweep if a pod waits for the node, or has come to it, or the node is being taken out of service.
-func (d *decider) madeWay(v *Visit) bool {
-	if v.Kind != Sweep {
+func (d *decider) madeWay(v *visit.Visit) bool {
+	if v.Kind != visit.Sweep {
 		return false
 	}
 	if d.facts.Awaited != "" {
@@ -163,8 +165,8 @@ func (d *decider) madeWay(v *Visit) bool {
 }
 
 // swept notes that a sweep has found out whether the node is healthy.
-func (d *decider) swept(v *Visit) {
-	if v.Kind != Sweep {
+func (d *decider) swept(v *visit.Visit) {
+	if v.Kind != visit.Sweep {
 		return
 	}
 	kept := map[string]time.Time{v.Sweep: d.now}

@@ -14,8 +14,9 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/sweep"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 const checkPolicy = `
@@ -104,7 +105,7 @@ func (p *play) step() Step {
 	p.Helper()
 	for range 10 {
 		var err error
-		if p.facts.Record, err = RecordOf(p.facts.Node); err != nil {
+		if p.facts.Record, err = visit.RecordOf(p.facts.Node); err != nil {
 			p.Fatal(err)
 		}
 		p.facts.Has = Needs{}
@@ -159,8 +160,8 @@ func (p *play) answer(result string, exit int32) {
 	}}
 }
 
-func (p *play) record() *Record {
-	r, err := RecordOf(p.facts.Node)
+func (p *play) record() *visit.Record {
+	r, err := visit.RecordOf(p.facts.Node)
 	if err != nil || r == nil {
 		p.Fatal(r, err)
 	}
@@ -212,14 +213,14 @@ func TestASweepPasses(t *testing.T) {
 	p.answer("healthy", 0)
 	p.step()
 	p.expect("taint after the Job", p.taints(), "")
-	p.expect("phase", p.record().Current.Phase, Proving)
+	p.expect("phase", p.record().Current.Phase, visit.Proving)
 	p.now = p.now.Add(time.Minute)
 	for _, c := range []string{"GPUXidError", "DCGMDiagFailed"} {
 		p.report(c, corev1.ConditionFalse)
 	}
 	p.step()
 	r := p.record()
-	if r.Current != nil || r.Checked == nil || r.Checked.Template != "check" || !r.Swept["weekly"].Equal(p.now) || r.Last[0].Phase != Passed {
+	if r.Current != nil || r.Checked == nil || r.Checked.Template != "check" || !r.Swept["weekly"].Equal(p.now) || r.Last[0].Phase != visit.Passed {
 		t.Errorf("%s", r)
 	}
 	p.expect("Events", p.events, []string{SweepStarted, NodeChecked})
@@ -242,7 +243,7 @@ func TestASweepThatFindsAFault(t *testing.T) {
 			find(p)
 			p.step()
 			r := p.record()
-			if r.Current != nil || r.Checked != nil || r.Last[0].Phase != Failed || !r.Swept["weekly"].Equal(p.now) {
+			if r.Current != nil || r.Checked != nil || r.Last[0].Phase != visit.Failed || !r.Swept["weekly"].Equal(p.now) {
 				t.Errorf("%s", r)
 			}
 			p.expect("taint", p.taints(), "")
@@ -254,17 +255,17 @@ func TestASweepThatFindsAFault(t *testing.T) {
 func TestASweepThatCannotRun(t *testing.T) {
 	for name, tt := range map[string]struct {
 		end   func(*play)
-		phase Phase
+		phase visit.Phase
 		event string
 	}{
-		"refused":          {func(p *play) { p.answer("refused", 2) }, Refused, RepairRefused},
-		"failed":           {func(p *play) { p.answer("failed", 1) }, Failed, NodeChecked},
-		"not started":      {func(p *play) { p.now = p.now.Add(StartTimeout) }, Failed, NodeChecked},
-		"the Job is gone":  {func(p *play) { p.facts.Job = nil }, Failed, NodeChecked},
-		"the node reboots": {func(p *play) { p.facts.Node.Status.NodeInfo.BootID = "boot-2" }, Failed, NodeChecked},
-		"cordoned":         {func(p *play) { p.facts.Node.Spec.Unschedulable = true }, Failed, NodeChecked},
-		"skipped":          {func(p *play) { p.facts.Node.Labels[conditions.LabelSkip] = "true" }, Failed, NodeChecked},
-		"untainted":        {func(p *play) { p.facts.Node.Spec.Taints = nil }, Failed, NodeChecked},
+		"refused":          {func(p *play) { p.answer("refused", 2) }, visit.Refused, RepairRefused},
+		"failed":           {func(p *play) { p.answer("failed", 1) }, visit.Failed, NodeChecked},
+		"not started":      {func(p *play) { p.now = p.now.Add(StartTimeout) }, visit.Failed, NodeChecked},
+		"the Job is gone":  {func(p *play) { p.facts.Job = nil }, visit.Failed, NodeChecked},
+		"the node reboots": {func(p *play) { p.facts.Node.Status.NodeInfo.BootID = "boot-2" }, visit.Failed, NodeChecked},
+		"cordoned":         {func(p *play) { p.facts.Node.Spec.Unschedulable = true }, visit.Failed, NodeChecked},
+		"skipped":          {func(p *play) { p.facts.Node.Labels[conditions.LabelSkip] = "true" }, visit.Failed, NodeChecked},
+		"untainted":        {func(p *play) { p.facts.Node.Spec.Taints = nil }, visit.Failed, NodeChecked},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := swept(t)
@@ -278,7 +279,7 @@ func TestASweepThatCannotRun(t *testing.T) {
 			p.expect("taint", p.taints(), "")
 			p.expect("Job", p.facts.Job == nil, true)
 			p.expect("Events", p.events, []string{SweepStarted, tt.event})
-			if at := p.facts.Node; tt.phase == Failed && p.now.Sub(NewSweepNode(p.policy, at, r, nil, sweep.Idle{}, p.now).Record.Last[0].EndedAt) > endPoll {
+			if at := p.facts.Node; tt.phase == visit.Failed && p.now.Sub(NewSweepNode(p.policy, at, r, nil, sweep.Idle{}, p.now).Record.Last[0].EndedAt) > endPoll {
 				t.Error("the next try cannot be told")
 			}
 		})
@@ -309,7 +310,7 @@ func TestASweepMakesWay(t *testing.T) {
 			p.step()
 			p.pass(endPoll)
 			r := p.record()
-			if yielded := r.Current == nil && r.Last[0].Phase == Yielded; yielded != tt.yields {
+			if yielded := r.Current == nil && r.Last[0].Phase == visit.Yielded; yielded != tt.yields {
 				t.Fatalf("%s", r)
 			}
 			if tt.yields {
@@ -318,7 +319,7 @@ func TestASweepMakesWay(t *testing.T) {
 				p.expect("Events", p.events, []string{SweepStarted, SweepYielded})
 				p.expect("results", p.results, []string{ResultYielded})
 				p.expect("swept", len(r.Swept), 0)
-				p.expect("the next try", r.RetryAt(Sweep, "weekly", sweep.Retry, p.now).IsZero(), true)
+				p.expect("the next try", r.RetryAt(visit.Sweep, "weekly", sweep.Retry, p.now).IsZero(), true)
 			}
 		})
 	}
@@ -327,8 +328,8 @@ func TestASweepMakesWay(t *testing.T) {
 func (p *play) quarantine() {
 	taint := corev1.Taint{Key: conditions.TaintUnhealthy, Value: "GPUXidError", Effect: corev1.TaintEffectNoSchedule}
 	p.facts.Node.Spec.Taints = append(p.facts.Node.Spec.Taints, taint)
-	p.facts.Quarantine = &quarantine.Record{V: 1, NodeUID: p.facts.Node.UID, Quarantine: quarantine.Quarantine{
-		ID: "q", Phase: quarantine.Quarantined, Taint: &quarantine.Taint{Key: taint.Key, Value: taint.Value, Effect: taint.Effect},
+	p.facts.Quarantine = &causes.Record{V: 1, NodeUID: p.facts.Node.UID, Quarantine: causes.Quarantine{
+		ID: "q", Phase: causes.Quarantined, Taint: &causes.Taint{Key: taint.Key, Value: taint.Value, Effect: taint.Effect},
 	}}
 	p.facts.Node.Annotations[conditions.AnnotationQuarantine] = p.facts.Quarantine.String()
 }
@@ -356,7 +357,7 @@ func TestASweepDoesNotBegin(t *testing.T) {
 			p.facts.Node.Annotations = map[string]string{}
 			p.quarantine()
 			p.facts.Node.Spec.Taints = nil
-			p.facts.Quarantine.Isolation = &quarantine.Isolation{GPUs: []quarantine.IsolatedGPU{{Address: "0000:1b:00"}}}
+			p.facts.Quarantine.Isolation = &causes.Isolation{GPUs: []causes.IsolatedGPU{{Address: "0000:1b:00"}}}
 		},
 		"unchecked":                func(p *play) { p.policy.FirstCheck = nil; taint(conditions.TaintUnchecked)(p) },
 		"waits for a first check":  func(p *play) { taint(conditions.TaintUnchecked)(p); p.report("GPUXidError", corev1.ConditionTrue) },
@@ -387,7 +388,7 @@ func TestAnIsolatedGPUIsNoQuarantineOfTheNode(t *testing.T) {
 	if standing(p.facts.Node, p.facts.Quarantine) == nil {
 		t.Fatal("the node is not quarantined")
 	}
-	p.facts.Quarantine.Isolation = &quarantine.Isolation{}
+	p.facts.Quarantine.Isolation = &causes.Isolation{}
 	if standing(p.facts.Node, p.facts.Quarantine) != nil {
 		t.Error("a repair of the whole node would begin")
 	}
@@ -396,7 +397,7 @@ func TestAnIsolatedGPUIsNoQuarantineOfTheNode(t *testing.T) {
 func TestAPersonHasANodeChecked(t *testing.T) {
 	p := newPlay(t, "conditions: [all]")
 	p.facts.Template = checkTemplate
-	p.facts.Node.Annotations = map[string]string{conditions.AnnotationRepair: (&Record{V: 1, NodeUID: "n", Request: &Request{Kind: RequestCheck, At: p.now, User: "jo"}}).String()}
+	p.facts.Node.Annotations = map[string]string{conditions.AnnotationRepair: (&visit.Record{V: 1, NodeUID: "n", Request: &visit.Request{Kind: visit.RequestCheck, At: p.now, User: "jo"}}).String()}
 	if s := p.step(); s.Waits == nil {
 		t.Error("nobody is told that the check waits for an idle node")
 	}
@@ -408,7 +409,7 @@ func TestAPersonHasANodeChecked(t *testing.T) {
 
 	p = newPlay(t, "conditions: [all]")
 	p.policy.Sweeps = nil
-	p.facts.Node.Annotations = map[string]string{conditions.AnnotationRepair: (&Record{V: 1, NodeUID: "n", Request: &Request{Kind: RequestCheck, At: p.now, User: "jo"}}).String()}
+	p.facts.Node.Annotations = map[string]string{conditions.AnnotationRepair: (&visit.Record{V: 1, NodeUID: "n", Request: &visit.Request{Kind: visit.RequestCheck, At: p.now, User: "jo"}}).String()}
 	p.step()
 	p.expect("Events without a sweep", p.events, []string{RepairRefused})
 }

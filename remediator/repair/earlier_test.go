@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 // anew deletes the Node and creates it again, as a person or an autoscaler does, and has it fail again.
@@ -22,7 +24,7 @@ func (w *world) reboots(m *machine, rounds int) (boots int) {
 	m.run = w.cures(m)
 	before := m.boots
 	for i := range rounds {
-		for end := w.now.Add(2 * time.Hour); w.now.Before(end) && (m.record().Current == nil || m.record().Current.Phase != Proving); {
+		for end := w.now.Add(2 * time.Hour); w.now.Before(end) && (m.record().Current == nil || m.record().Current.Phase != visit.Proving); {
 			w.step(30 * time.Second)
 		}
 		w.anew(m, i)
@@ -56,7 +58,7 @@ func TestLimitsCountTheRepairsOfADeletedNode(t *testing.T) {
 		if boots := w.reboots(m, 6); boots != 2 {
 			t.Errorf("%d reboots", boots)
 		}
-		if a := m.record().Advice; a == nil || a.Do != AdviseReplace {
+		if a := m.record().Advice; a == nil || a.Do != visit.AdviseReplace {
 			t.Errorf("advice %+v", a)
 		}
 	})

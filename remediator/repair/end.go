@@ -7,6 +7,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/repairresult"
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 const (
@@ -20,18 +21,19 @@ const (
 
 // endFirst has a visit end before its next phase if its Job, by what was known before, may still work on the node, and tells whether
 // it does.
-func (d *decider) endFirst(v, before *Visit) bool {
+func (d *decider) endFirst(v, before *visit.Visit) bool {
 	if !before.MayHaveJob() || d.facts.Job == nil && before.JobUID == "" {
 		return false
 	}
 	job := d.jobState(before)
 	ended := job.ended && d.facts.Job != nil && d.facts.Job.DeletionTimestamp == nil && len(d.unended(d.facts.JobPods)) == 0
 	rebooted := d.hasRebooted(before)
-	reboots := before.Reboots && !rebooted && !job.rejected && !job.refused() && !job.says(repairresult.Failed) && d.now.Before(before.Deadline)
+	reboots := before.Reboots && !rebooted && !job.rejected && !job.refused() &&
+		!job.says(repairresult.Failed) && d.now.Before(before.Deadline)
 	if rebooted || ended && !reboots {
 		return false
 	}
-	v.Then, v.Phase, v.PhaseSince = v.Phase, Ending, d.now
+	v.Then, v.Phase, v.PhaseSince = v.Phase, visit.Ending, d.now
 	v.Deadline = time.Time{}
 	if reboots {
 		v.Deadline = before.Deadline
@@ -42,7 +44,7 @@ func (d *decider) endFirst(v, before *Visit) bool {
 
 // end takes a visit to its next phase when its Job is gone and no pod of a Job runs on the node: then the maintenance taint goes. A node
 // that reboots has done so. It waits no longer than the pods may take.
-func (d *decider) end(v *Visit) {
+func (d *decider) end(v *visit.Visit) {
 	looked := v.PhaseSince.Add(endPoll)
 	switch {
 	case d.hasRebooted(v):
@@ -61,7 +63,7 @@ func (d *decider) end(v *Visit) {
 			}
 			limit = max(limit, grace+endTimeout)
 		}
-		if v.Kind == Sweep {
+		if v.Kind == visit.Sweep {
 			limit = yieldTimeout
 		}
 		gone := d.facts.Job == nil || d.facts.Job.DeletionTimestamp != nil
@@ -74,7 +76,7 @@ func (d *decider) end(v *Visit) {
 	next := *v
 	next.Phase, next.PhaseSince, next.Then, next.Deadline = v.Then, d.now, "", time.Time{}
 	if !next.Phase.IsKnown() {
-		next.Phase = Yielded // of a later version
+		next.Phase = visit.Yielded // of a later version
 	}
 	if next.Phase.Closed() {
 		d.closed(next)
@@ -85,7 +87,7 @@ func (d *decider) end(v *Visit) {
 }
 
 // hasRebooted tells whether the node is in another boot than the attempt.
-func (d *decider) hasRebooted(v *Visit) bool {
+func (d *decider) hasRebooted(v *visit.Visit) bool {
 	boot := d.facts.Node.Status.NodeInfo.BootID
 	return boot != v.BootID && boot != "" && v.BootID != ""
 }
@@ -107,14 +109,15 @@ const orphanTimeout = 10 * time.Minute
 // removeOrphan takes away a maintenance taint that no visit explains. Without the record it would count as that of another repairer, for
 // ever.
 func (d *decider) removeOrphan() {
-	orphan, since := OrphanOf(d.facts.Node, d.record), d.facts.OrphanSince
+	orphan, since := visit.OrphanOf(d.facts.Node, d.record), d.facts.OrphanSince
 	switch over := since.Add(orphanTimeout); {
 	case orphan == nil || since.IsZero() || d.facts.Paused != "" || node.Excluded(d.facts.Node):
 	case d.now.Before(over):
 		d.requeueAt(over)
 	default:
 		d.step.orphan = orphan
-		d.event(corev1.EventTypeWarning, endReason(Kind(orphan.Value)), "taint %s was removed: for %s no visit to the node has explained it",
+		d.event(corev1.EventTypeWarning, endReason(visit.Kind(orphan.Value)),
+			"taint %s was removed: for %s no visit to the node has explained it",
 			orphan.ToString(), orphanTimeout)
 	}
 }

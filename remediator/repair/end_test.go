@@ -11,6 +11,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 // jobPod is a pod of a Job. It has some seconds to end in order.
@@ -55,13 +56,13 @@ func TestTheTaintStaysUntilThePodOfTheJobHasEnded(t *testing.T) {
 			w, m := releasedMidway(t, ecc)
 			for range 140 {
 				w.step(time.Second)
-				if !m.isMaintained() || m.phase() != Ending || !PeerOf(w.policy, m.Node, w.now).Active {
+				if !m.isMaintained() || m.phase() != visit.Ending || !PeerOf(w.policy, m.Node, w.now).Active {
 					t.Fatalf("taints %v, record %s", m.Spec.Taints, m.record())
 				}
 			}
 			ends(m)
 			w.step(time.Second)
-			if v := m.last(); m.isMaintained() || v.Phase != Failed || v.Outcome != "stopped: the quarantine was ended by a person" || !v.EndedAt.Equal(w.now) || v.Then != "" {
+			if v := m.last(); m.isMaintained() || v.Phase != visit.Failed || v.Outcome != "stopped: the quarantine was ended by a person" || !v.EndedAt.Equal(w.now) || v.Then != "" {
 				t.Errorf("taints %v, record %s", m.Spec.Taints, m.record())
 			}
 		})
@@ -105,7 +106,7 @@ func TestTheTaintStaysUntilThePodOfTheJobHasEnded(t *testing.T) {
 		w, m := releasedMidway(t, ecc)
 		m.Spec.Taints = nil
 		w.step(time.Second)
-		if m.isMaintained() || m.phase() != Ending {
+		if m.isMaintained() || m.phase() != visit.Ending {
 			t.Errorf("taints %v, record %s", m.Spec.Taints, m.record())
 		}
 	})
@@ -141,12 +142,12 @@ func TestTheNextActionWaitsForTheEndOfTheLast(t *testing.T) {
 	w.program(m, map[string]func(*batchv1.Job){"reset-gpu": nil})
 	w.until("the Job runs", time.Hour, func() bool { return m.record().Current != nil && m.record().Current.JobUID != "" })
 	m.pods = []corev1.Pod{jobPod(150)}
-	w.untilPhase(m, Ending)
+	w.untilPhase(m, visit.Ending)
 	if len(m.jobs) > 0 || !m.isMaintained() {
 		t.Errorf("%d Jobs, taints %v", len(m.jobs), m.Spec.Taints)
 	}
 	m.pods = nil
-	w.untilClosed(m, Repair, Passed)
+	w.untilClosed(m, visit.Repair, visit.Passed)
 	if m.done() != "reset-gpu reboot" {
 		t.Errorf("done: %s", m.done())
 	}
@@ -164,7 +165,7 @@ func TestASweepMakesWayAfterTenSecondsAtMost(t *testing.T) {
 	}
 	p.pass(time.Second)
 	p.expect("taint", p.taints(), "")
-	p.expect("phase", p.record().Last[0].Phase, Yielded)
+	p.expect("phase", p.record().Last[0].Phase, visit.Yielded)
 }
 
 // What has ended by itself needs no look at pods.
@@ -172,14 +173,14 @@ func TestAVisitWhoseJobHasEndedIsClosedAtOnce(t *testing.T) {
 	p := swept(t)
 	p.answer("failed", 1)
 	p.step()
-	p.expect("phase", p.record().Last[0].Phase, Failed)
+	p.expect("phase", p.record().Last[0].Phase, visit.Failed)
 	p.expect("taint", p.taints(), "")
 
 	p = swept(t)
 	p.answer("failed", 1)
 	p.facts.JobPods[0].Namespace = conditions.RepairNamespace // it is late
 	p.step()
-	p.expect("phase", p.record().Current.Phase, Ending)
+	p.expect("phase", p.record().Current.Phase, visit.Ending)
 }
 
 func TestARecordThatEnds(t *testing.T) {
@@ -191,7 +192,7 @@ func TestARecordThatEnds(t *testing.T) {
 		`"phase":"Ending","then":"Working","attempt":1`:  false,
 		`"phase":"Working","then":"Failed","attempt":1`:  false,
 	} {
-		if _, err := ParseRecord(`{"v":1,"nodeUID":"n","current":{"id":"a","kind":"repair",` + text + `}}`); (err == nil) != valid {
+		if _, err := visit.ParseRecord(`{"v":1,"nodeUID":"n","current":{"id":"a","kind":"repair",` + text + `}}`); (err == nil) != valid {
 			t.Errorf("%s: %v", text, err)
 		}
 	}

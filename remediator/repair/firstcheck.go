@@ -9,6 +9,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/firstcheck"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/sweep"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 // beginFirstCheck takes the taint of new nodes away, or begins the check under load before that.
@@ -30,13 +31,13 @@ func (d *decider) beginFirstCheck() {
 		if d.step.Needs.Any() {
 			return
 		}
-		d.record.Checked = &Checked{At: d.now, BootID: d.facts.Node.Status.NodeInfo.BootID}
+		d.record.Checked = &visit.Checked{At: d.now, BootID: d.facts.Node.Status.NodeInfo.BootID}
 		d.step.untaint = f.Taint
 		d.event(corev1.EventTypeNormal, NodeChecked, "first check has passed: %s",
 			strings.Join(firstcheck.Conditions(d.policy, d.facts.Node), ", "))
 		return
 	}
-	if retry := d.record.RetryAt(FirstCheck, "", sweep.Retry, d.now); d.now.Before(retry) && !d.requested(RequestCheck) {
+	if retry := d.record.RetryAt(visit.FirstCheck, "", sweep.Retry, d.now); d.now.Before(retry) && !d.requested(visit.RequestCheck) {
 		d.requeueAt(retry)
 		return
 	}
@@ -48,7 +49,7 @@ func (d *decider) beginFirstCheck() {
 		d.waitFor("limits", "first check waits: %d nodes have their first check now, and firstCheck.maxNodes is %d", checked, f.MaxNodes)
 		return
 	}
-	d.openCheck(Visit{Kind: FirstCheck}, f.Check)
+	d.openCheck(visit.Visit{Kind: visit.FirstCheck}, f.Check)
 }
 
 // unproved says what keeps a new node from being taken for healthy; empty: nothing does.

@@ -6,20 +6,22 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 // VisitsOf is what the record of visits on a Node says about the present quarantine of it, for [quarantine.Decide]. q may be nil. A
 // record that cannot be read says nothing, so no validation has passed.
-func VisitsOf(n *corev1.Node, q *quarantine.Record, now time.Time) quarantine.Visits {
+func VisitsOf(n *corev1.Node, q *causes.Record, now time.Time) quarantine.Visits {
 	if q == nil {
 		return quarantine.Visits{}
 	}
-	r, err := RecordOf(n)
+	r, err := visit.RecordOf(n)
 	if err != nil || r == nil {
 		return quarantine.Visits{}
 	}
 	v := quarantine.Visits{Quarantine: q.ID, Validated: r.Validated(n, q, now)}
-	if request := r.Request; request != nil && request.Kind == RequestRelease && request.Quarantine == q.ID {
+	if request := r.Request; request != nil && request.Kind == visit.RequestRelease && request.Quarantine == q.ID {
 		v.Release = &quarantine.Manual{User: request.User, Reason: request.Reason}
 	}
 	if advice := r.Advice; advice != nil && advice.Quarantine == q.ID {

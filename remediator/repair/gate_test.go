@@ -15,13 +15,15 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/seen"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 var gateNow = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 
 // gated is a node in the middle of its quarantine: its fault cleared ten minutes ago, and a check has passed five minutes ago.
-func gated() (*corev1.Node, *quarantine.Record, *Record) {
+func gated() (*corev1.Node, *causes.Record, *visit.Record) {
 	n := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "uid-1"},
 		Status: corev1.NodeStatus{
@@ -33,13 +35,13 @@ func gated() (*corev1.Node, *quarantine.Record, *Record) {
 			},
 		},
 	}
-	q := &quarantine.Record{V: 1, NodeUID: "uid-1", Quarantine: quarantine.Quarantine{ID: "q1", Phase: quarantine.Quarantined, Causes: []quarantine.Cause{
+	q := &causes.Record{V: 1, NodeUID: "uid-1", Quarantine: causes.Quarantine{ID: "q1", Phase: causes.Quarantined, Causes: []causes.Cause{
 		{Condition: "GPUXidError", Rule: "gpu", Due: true}, {Condition: "DiskFailing", Rule: "disk"},
 	}}}
-	r := &Record{
-		V: 1, NodeUID: "uid-1", Checked: &Checked{At: gateNow.Add(-5 * time.Minute), BootID: "boot-2", Quarantine: "q1"},
-		Request: &Request{Kind: RequestRelease, Quarantine: "q1", At: gateNow, User: "ann", Reason: "done"},
-		Advice:  &Advice{Quarantine: "q1", Do: AdviseReturn, At: gateNow},
+	r := &visit.Record{
+		V: 1, NodeUID: "uid-1", Checked: &visit.Checked{At: gateNow.Add(-5 * time.Minute), BootID: "boot-2", Quarantine: "q1"},
+		Request: &visit.Request{Kind: visit.RequestRelease, Quarantine: "q1", At: gateNow, User: "ann", Reason: "done"},
+		Advice:  &visit.Advice{Quarantine: "q1", Do: visit.AdviseReturn, At: gateNow},
 	}
 	return n, q, r
 }
@@ -53,38 +55,38 @@ func TestWhatTheVisitsSayAboutAQuarantine(t *testing.T) {
 	}
 	unvalidated := but(func(v *quarantine.Visits) { v.Validated = false })
 	for name, test := range map[string]struct {
-		change func(*corev1.Node, *quarantine.Record, *Record)
+		change func(*corev1.Node, *causes.Record, *visit.Record)
 		want   quarantine.Visits
 	}{
-		"everything":                    {func(*corev1.Node, *quarantine.Record, *Record) {}, all},
-		"no check":                      {func(_ *corev1.Node, _ *quarantine.Record, r *Record) { r.Checked = nil }, unvalidated},
-		"a check of another quarantine": {func(_ *corev1.Node, _ *quarantine.Record, r *Record) { r.Checked.Quarantine = "q0" }, unvalidated},
-		"a check of a sweep":            {func(_ *corev1.Node, _ *quarantine.Record, r *Record) { r.Checked.Quarantine = "" }, unvalidated},
-		"a check in another boot":       {func(n *corev1.Node, _ *quarantine.Record, _ *Record) { n.Status.NodeInfo.BootID = "boot-3" }, unvalidated},
-		"no boot is known": {func(n *corev1.Node, _ *quarantine.Record, r *Record) {
+		"everything":                    {func(*corev1.Node, *causes.Record, *visit.Record) {}, all},
+		"no check":                      {func(_ *corev1.Node, _ *causes.Record, r *visit.Record) { r.Checked = nil }, unvalidated},
+		"a check of another quarantine": {func(_ *corev1.Node, _ *causes.Record, r *visit.Record) { r.Checked.Quarantine = "q0" }, unvalidated},
+		"a check of a sweep":            {func(_ *corev1.Node, _ *causes.Record, r *visit.Record) { r.Checked.Quarantine = "" }, unvalidated},
+		"a check in another boot":       {func(n *corev1.Node, _ *causes.Record, _ *visit.Record) { n.Status.NodeInfo.BootID = "boot-3" }, unvalidated},
+		"no boot is known": {func(n *corev1.Node, _ *causes.Record, r *visit.Record) {
 			n.Status.NodeInfo.BootID, r.Checked.BootID = "", ""
 		}, unvalidated},
-		"a fault after the check": {func(n *corev1.Node, _ *quarantine.Record, _ *Record) {
+		"a fault after the check": {func(n *corev1.Node, _ *causes.Record, _ *visit.Record) {
 			n.Status.Conditions[0].LastTransitionTime = metav1.NewTime(gateNow.Add(-5*time.Minute + time.Second))
 		}, unvalidated},
-		"one at the time of the check": {func(n *corev1.Node, _ *quarantine.Record, _ *Record) {
+		"one at the time of the check": {func(n *corev1.Node, _ *causes.Record, _ *visit.Record) {
 			n.Status.Conditions[0].LastTransitionTime = metav1.NewTime(gateNow.Add(-5 * time.Minute))
 		}, all},
-		"one by a clock that is ahead": {func(n *corev1.Node, _ *quarantine.Record, _ *Record) {
+		"one by a clock that is ahead": {func(n *corev1.Node, _ *causes.Record, _ *visit.Record) {
 			n.Status.Conditions[0].LastTransitionTime = metav1.NewTime(gateNow.Add(time.Minute))
 		}, unvalidated},
-		"one by a clock that is wrong": {func(n *corev1.Node, _ *quarantine.Record, _ *Record) {
+		"one by a clock that is wrong": {func(n *corev1.Node, _ *causes.Record, _ *visit.Record) {
 			n.Status.Conditions[0].LastTransitionTime = metav1.NewTime(gateNow.Add(time.Hour))
 		}, all},
-		"a check in the future":          {func(_ *corev1.Node, _ *quarantine.Record, r *Record) { r.Checked.At = gateNow.Add(time.Hour) }, unvalidated},
-		"a new cause after the check":    {func(_ *corev1.Node, q *quarantine.Record, _ *Record) { q.Causes[1].Due = true }, unvalidated},
-		"no request":                     {func(_ *corev1.Node, _ *quarantine.Record, r *Record) { r.Request = nil }, but(func(v *quarantine.Visits) { v.Release = nil })},
-		"another request":                {func(_ *corev1.Node, _ *quarantine.Record, r *Record) { r.Request.Kind = RequestRepair }, but(func(v *quarantine.Visits) { v.Release = nil })},
-		"a request for another time":     {func(_ *corev1.Node, _ *quarantine.Record, r *Record) { r.Request.Quarantine = "q0" }, but(func(v *quarantine.Visits) { v.Release = nil })},
-		"no advice":                      {func(_ *corev1.Node, _ *quarantine.Record, r *Record) { r.Advice = nil }, but(func(v *quarantine.Visits) { v.Advice, v.AdvisedAt = "", time.Time{} })},
-		"advice about another time":      {func(_ *corev1.Node, _ *quarantine.Record, r *Record) { r.Advice.Quarantine = "q0" }, but(func(v *quarantine.Visits) { v.Advice, v.AdvisedAt = "", time.Time{} })},
-		"the record of another node":     {func(_ *corev1.Node, _ *quarantine.Record, r *Record) { r.NodeUID = "uid-0" }, quarantine.Visits{}},
-		"one of a version that is ahead": {func(_ *corev1.Node, _ *quarantine.Record, r *Record) { r.V = 2 }, quarantine.Visits{}},
+		"a check in the future":          {func(_ *corev1.Node, _ *causes.Record, r *visit.Record) { r.Checked.At = gateNow.Add(time.Hour) }, unvalidated},
+		"a new cause after the check":    {func(_ *corev1.Node, q *causes.Record, _ *visit.Record) { q.Causes[1].Due = true }, unvalidated},
+		"no request":                     {func(_ *corev1.Node, _ *causes.Record, r *visit.Record) { r.Request = nil }, but(func(v *quarantine.Visits) { v.Release = nil })},
+		"another request":                {func(_ *corev1.Node, _ *causes.Record, r *visit.Record) { r.Request.Kind = visit.RequestRepair }, but(func(v *quarantine.Visits) { v.Release = nil })},
+		"a request for another time":     {func(_ *corev1.Node, _ *causes.Record, r *visit.Record) { r.Request.Quarantine = "q0" }, but(func(v *quarantine.Visits) { v.Release = nil })},
+		"no advice":                      {func(_ *corev1.Node, _ *causes.Record, r *visit.Record) { r.Advice = nil }, but(func(v *quarantine.Visits) { v.Advice, v.AdvisedAt = "", time.Time{} })},
+		"advice about another time":      {func(_ *corev1.Node, _ *causes.Record, r *visit.Record) { r.Advice.Quarantine = "q0" }, but(func(v *quarantine.Visits) { v.Advice, v.AdvisedAt = "", time.Time{} })},
+		"the record of another node":     {func(_ *corev1.Node, _ *causes.Record, r *visit.Record) { r.NodeUID = "uid-0" }, quarantine.Visits{}},
+		"one of a version that is ahead": {func(_ *corev1.Node, _ *causes.Record, r *visit.Record) { r.V = 2 }, quarantine.Visits{}},
 	} {
 		n, q, r := gated()
 		test.change(n, q, r)
@@ -98,7 +100,7 @@ func TestWhatTheVisitsSayAboutAQuarantine(t *testing.T) {
 		t.Errorf("no record: %+v", got)
 	}
 	n.Annotations = map[string]string{conditions.AnnotationRepair: r.String()}
-	if got := VisitsOf(n, nil, gateNow); got != (quarantine.Visits{}) || (*Record)(nil).Validated(n, q, gateNow) || r.Validated(n, nil, gateNow) {
+	if got := VisitsOf(n, nil, gateNow); got != (quarantine.Visits{}) || (*visit.Record)(nil).Validated(n, q, gateNow) || r.Validated(n, nil, gateNow) {
 		t.Errorf("no quarantine: %+v", got)
 	}
 }
@@ -120,8 +122,8 @@ spec:
 	if err != nil {
 		t.Fatal(err)
 	}
-	ours := func(q *quarantine.Record) bool {
-		return slices.ContainsFunc(q.Causes, func(c quarantine.Cause) bool { return c.Rule == "gpu" && c.Due })
+	ours := func(q *causes.Record) bool {
+		return slices.ContainsFunc(q.Causes, func(c causes.Cause) bool { return c.Rule == "gpu" && c.Due })
 	}
 	released, requested, held := 0, 0, 0
 	for seed := range uint64(60) {
@@ -131,7 +133,7 @@ spec:
 		for turn := range 300 {
 			now = now.Add(time.Duration(f.IntN(40)) * time.Second)
 			f.event(n, now, turn)
-			before, err := quarantine.RecordOf(n)
+			before, err := causes.RecordOf(n)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -143,14 +145,14 @@ spec:
 			known = d.SeenAfter(o, now)
 			was := n.DeepCopy()
 			d.State.Apply(n)
-			after, err := quarantine.RecordOf(n)
+			after, err := causes.RecordOf(n)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if before == nil || before.Phase != quarantine.Quarantined {
+			if before == nil || before.Phase != causes.Quarantined {
 				continue
 			}
-			if after.ID == before.ID && after.Phase == quarantine.Quarantined {
+			if after.ID == before.ID && after.Phase == causes.Quarantined {
 				held++
 				continue
 			}
@@ -158,21 +160,21 @@ spec:
 			if ended.ID != before.ID {
 				ended = after.Last[0]
 			}
-			record, _ := RecordOf(was)
+			record, _ := visit.RecordOf(was)
 			switch said := fmt.Sprintf("seed %d, turn %d: %s\n%s\n%+v", seed, turn, before, was.Annotations[conditions.AnnotationRepair], was.Status.Conditions); {
 			case ours(before) && !record.Validated(was, before, now):
 				t.Fatalf("released without a validation: %s", said)
-			case ended.ReleasedBy == quarantine.ByPerson && (record.Request == nil || record.Request.Kind != RequestRelease || record.Request.Quarantine != before.ID || !ours(before)):
+			case ended.ReleasedBy == causes.ByPerson && (record.Request == nil || record.Request.Kind != visit.RequestRelease || record.Request.Quarantine != before.ID || !ours(before)):
 				t.Fatalf("released for nobody: %s", said)
 			case node.Maintained(was, now):
 				t.Fatalf("released during a visit: %s", said)
 			}
 			for _, c := range was.Status.Conditions {
-				if c.Status != corev1.ConditionFalse && slices.ContainsFunc(before.Causes, func(cause quarantine.Cause) bool { return cause.Condition == c.Type && cause.Due }) {
+				if c.Status != corev1.ConditionFalse && slices.ContainsFunc(before.Causes, func(cause causes.Cause) bool { return cause.Condition == c.Type && cause.Due }) {
 					t.Fatalf("released with a fault, seed %d, turn %d: %s, %+v", seed, turn, before, c)
 				}
 			}
-			if released++; ended.ReleasedBy == quarantine.ByPerson {
+			if released++; ended.ReleasedBy == causes.ByPerson {
 				requested++
 			}
 		}
@@ -223,7 +225,7 @@ func (f visitForger) event(n *corev1.Node, now time.Time, turn int) {
 }
 
 // forge replaces the record of visits.
-func (f visitForger) forge(n *corev1.Node, q *quarantine.Record, now time.Time) {
+func (f visitForger) forge(n *corev1.Node, q *causes.Record, now time.Time) {
 	id := oneOf(f, "", "q0")
 	if q != nil && f.IntN(4) > 0 {
 		id = q.ID
@@ -231,15 +233,15 @@ func (f visitForger) forge(n *corev1.Node, q *quarantine.Record, now time.Time) 
 	at := func() time.Time {
 		return oneOf(f, time.Time{}, now, now.Add(-time.Duration(f.IntN(600))*time.Second), now.Add(time.Minute), now.AddDate(1, 0, 0))
 	}
-	r := &Record{V: 1, NodeUID: oneOf(f, n.UID, n.UID, n.UID, "other")}
+	r := &visit.Record{V: 1, NodeUID: oneOf(f, n.UID, n.UID, n.UID, "other")}
 	if f.IntN(4) > 0 {
-		r.Checked = &Checked{At: at(), BootID: oneOf(f, n.Status.NodeInfo.BootID, n.Status.NodeInfo.BootID, "x", ""), Quarantine: id}
+		r.Checked = &visit.Checked{At: at(), BootID: oneOf(f, n.Status.NodeInfo.BootID, n.Status.NodeInfo.BootID, "x", ""), Quarantine: id}
 	}
 	if f.IntN(2) > 0 {
-		r.Request = &Request{Kind: oneOf(f, RequestRelease, RequestRelease, RequestRepair, RequestCheck), Quarantine: id, At: at(), User: "mallory"}
+		r.Request = &visit.Request{Kind: oneOf(f, visit.RequestRelease, visit.RequestRelease, visit.RequestRepair, visit.RequestCheck), Quarantine: id, At: at(), User: "mallory"}
 	}
 	if f.IntN(2) > 0 {
-		r.Advice = &Advice{Quarantine: id, Do: AdviseReturn, At: at()}
+		r.Advice = &visit.Advice{Quarantine: id, Do: visit.AdviseReturn, At: at()}
 	}
 	text := r.String()
 	if text != "" && f.IntN(10) == 0 {

@@ -14,6 +14,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/repairresult"
 	"github.com/pitcrew-dev/pitcrew/remediator/goldentest"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 // keptNodes are the nodes of a group, or one that is new, as the API server has them.
@@ -49,13 +50,13 @@ var goldenNodes = map[string]func(*testing.T) keptNodes{
 	},
 	"first-check-works": func(t *testing.T) keptNodes {
 		w, m := newcomer(t)
-		return w.keepNodes(t, "repair:", firstCheck, func() bool { return m.phase() == Working && m.record().Current.JobUID != "" })
+		return w.keepNodes(t, "repair:", firstCheck, func() bool { return m.phase() == visit.Working && m.record().Current.JobUID != "" })
 	},
 	"first-check-proving": func(t *testing.T) keptNodes {
 		w, m := newcomer(t)
 		w.ends(repairresult.Healthy, "a")
 		m.silent = true
-		return w.keepNodes(t, "repair:", firstCheck, func() bool { return m.phase() == Proving })
+		return w.keepNodes(t, "repair:", firstCheck, func() bool { return m.phase() == visit.Proving })
 	},
 }
 

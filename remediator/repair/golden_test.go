@@ -13,7 +13,8 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/goldentest"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 // kept is a node during a visit, as the API server has it.
@@ -33,8 +34,8 @@ func (w *world) keep(m *machine) kept {
 
 // answered is what a new process does about a node, and what becomes of it.
 type answered struct {
-	Kind    Kind
-	Phase   Phase
+	Kind    visit.Kind
+	Phase   visit.Phase
 	Events  []string
 	Waits   string
 	Taints  []string
@@ -45,21 +46,21 @@ type answered struct {
 	Visits     []string
 	Repairs    string
 	AllEvents  []string
-	Quarantine quarantine.Phase
+	Quarantine causes.Phase
 	ReleasedBy string
 	LastTaints []string
 }
 
 // goldens are moments of visits: how each is made.
 var goldens = map[string]func(*testing.T) kept{
-	"repair-emptying":   func(t *testing.T) kept { return during(t, ecc, Repair, Emptying, "") },
-	"reset-working":     func(t *testing.T) kept { return during(t, ecc, Repair, Working, "reset-gpu") },
-	"reset-proving":     func(t *testing.T) kept { return during(t, ecc, Repair, Proving, "reset-gpu") },
-	"reboot-working":    func(t *testing.T) kept { return during(t, lost, Repair, Working, "reboot") },
+	"repair-emptying":   func(t *testing.T) kept { return during(t, ecc, visit.Repair, visit.Emptying, "") },
+	"reset-working":     func(t *testing.T) kept { return during(t, ecc, visit.Repair, visit.Working, "reset-gpu") },
+	"reset-proving":     func(t *testing.T) kept { return during(t, ecc, visit.Repair, visit.Proving, "reset-gpu") },
+	"reboot-working":    func(t *testing.T) kept { return during(t, lost, visit.Repair, visit.Working, "reboot") },
 	"reboot-ending":     ending,
-	"reboot-proving":    func(t *testing.T) kept { return during(t, lost, Repair, Proving, "reboot") },
-	"validation-begins": func(t *testing.T) kept { return during(t, ecc, Validation, Emptying, "") },
-	"validation-works":  func(t *testing.T) kept { return during(t, ecc, Validation, Working, "check") },
+	"reboot-proving":    func(t *testing.T) kept { return during(t, lost, visit.Repair, visit.Proving, "reboot") },
+	"validation-begins": func(t *testing.T) kept { return during(t, ecc, visit.Validation, visit.Emptying, "") },
+	"validation-works":  func(t *testing.T) kept { return during(t, ecc, visit.Validation, visit.Working, "check") },
 	"sweep-begins":      func(t *testing.T) kept { return sweeping(t, false) },
 	"sweep-works":       func(t *testing.T) kept { return sweeping(t, true) },
 	"closed":            closed,
@@ -68,16 +69,16 @@ var goldens = map[string]func(*testing.T) kept{
 }
 
 // during is a node at the first moment of a phase, between two patches.
-func during(t *testing.T, message string, kind Kind, phase Phase, template string) kept {
+func during(t *testing.T, message string, kind visit.Kind, phase visit.Phase, template string) kept {
 	w, m := sick(t, message)
 	m.run = w.cures(m)
-	return w.stopAt(m, func(v *Visit) bool {
-		return v.Kind == kind && v.Phase == phase && (template == "" || v.Template == template) && (phase != Working || v.JobUID != "")
+	return w.stopAt(m, func(v *visit.Visit) bool {
+		return v.Kind == kind && v.Phase == phase && (template == "" || v.Template == template) && (phase != visit.Working || v.JobUID != "")
 	})
 }
 
 // stopAt lets time pass until the visit is as asked for.
-func (w *world) stopAt(m *machine, is func(*Visit) bool) kept {
+func (w *world) stopAt(m *machine, is func(*visit.Visit) bool) kept {
 	for range 1000 {
 		w.now = w.now.Add(10 * time.Second)
 		w.kubelet(m)
@@ -108,8 +109,8 @@ func sweeping(t *testing.T, hasJob bool) kept {
 	m.Status.Allocatable = requests("cpu", "nvidia.com/gpu")
 	w.step(time.Minute)
 	m.selected = &Selection{Sweep: "weekly", At: w.now}
-	k := w.stopAt(m, func(v *Visit) bool {
-		return v.Kind == Sweep && (v.JobUID != "") == hasJob
+	k := w.stopAt(m, func(v *visit.Visit) bool {
+		return v.Kind == visit.Sweep && (v.JobUID != "") == hasJob
 	})
 	k.Policy = strings.Replace(testPolicy, "repair:", withSweep, 1)
 	return k
@@ -118,7 +119,7 @@ func sweeping(t *testing.T, hasJob bool) kept {
 func closed(t *testing.T) kept {
 	w, m := sick(t, ecc)
 	m.run = w.cures(m)
-	w.untilClosed(m, Validation, Passed)
+	w.untilClosed(m, visit.Validation, visit.Passed)
 	return w.keep(m)
 }
 
@@ -135,7 +136,7 @@ func requested(t *testing.T) kept {
 	w.step(time.Minute)
 	w.fault(m, "GPUXidError", ecc)
 	w.step(time.Minute)
-	w.ask(m, RequestRepair)
+	w.ask(m, visit.RequestRepair)
 	k := w.keep(m)
 	k.Policy = strings.Replace(testPolicy, "mode: auto", "mode: approve", 1)
 	return k
@@ -145,7 +146,7 @@ func TestGoldenVisits(t *testing.T) {
 	for name, made := range goldens {
 		t.Run(name, func(t *testing.T) {
 			k := goldentest.Read(t, "visits/"+name, made)
-			r, err := RecordOf(k.Node)
+			r, err := visit.RecordOf(k.Node)
 			if err != nil {
 				t.Fatal(err)
 			}

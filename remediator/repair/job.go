@@ -13,8 +13,9 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/internal/repairresult"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/record"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 // bootVariable stands for the boot that an action ends. A template or a policy that passes it to the program reboots the node.
@@ -56,7 +57,7 @@ func arguments(t *corev1.PodTemplate, check policy.Check, values map[string]stri
 }
 
 // variables are the values of those variables that follow from the record.
-func variables(n *corev1.Node, v *Visit) map[string]string {
+func variables(n *corev1.Node, v *visit.Visit) map[string]string {
 	return map[string]string{nodeVariable: n.Name, bootVariable: v.BootID}
 }
 
@@ -65,7 +66,7 @@ const gpuList = `[0-9A-Za-z:.,-]*`
 
 // asksFor tells whether the policy of now asks for the Job of an attempt: its arguments and whether it reboots are those of the template
 // and a check of the policy. The record is input, and a container of the template is root on the node.
-func asksFor(p *policy.Policy, t *corev1.PodTemplate, n *corev1.Node, v *Visit) bool {
+func asksFor(p *policy.Policy, t *corev1.PodTemplate, n *corev1.Node, v *visit.Visit) bool {
 	for _, check := range checksOf(p) {
 		if check.Template != v.Template || rebootsNode(t, check) != v.Reboots {
 			continue
@@ -101,7 +102,7 @@ func checksOf(p *policy.Policy) []policy.Check {
 }
 
 // newJob is the Job of an attempt. An admission policy compares it with the template: nothing else may be added.
-func newJob(t *corev1.PodTemplate, n *corev1.Node, v *Visit, namespace string) *batchv1.Job {
+func newJob(t *corev1.PodTemplate, n *corev1.Node, v *visit.Visit, namespace string) *batchv1.Job {
 	one, none := int32(1), int32(0)
 	seconds := max(1, int64((v.Deadline.Sub(v.PhaseSince) - StartTimeout).Seconds()))
 	spec := *t.Template.Spec.DeepCopy()
@@ -161,7 +162,7 @@ func (s jobState) andMessage() string {
 }
 
 // jobState reads the Job of the attempt. It asks for the pods of the Job where these matter.
-func (d *decider) jobState(v *Visit) jobState {
+func (d *decider) jobState(v *visit.Visit) jobState {
 	s := jobState{exit: -1}
 	job := d.facts.Job
 	if job == nil {
@@ -201,19 +202,20 @@ func (s *jobState) readPod(pod *corev1.Pod) {
 		}
 	}
 	if pod.Status.Message != "" {
-		s.message = quarantine.Clip(pod.Status.Message, conditions.MaxMessage)
+		s.message = causes.Clip(pod.Status.Message, conditions.MaxMessage)
 	}
 	statuses := pod.Status.ContainerStatuses
 	for _, c := range append(slices.Clone(pod.Status.InitContainerStatuses), statuses...) {
 		if w := c.State.Waiting; w != nil {
-			s.waiting = quarantine.Clip(strings.TrimSpace(fmt.Sprintf("container %s waits: %s %s", c.Name, w.Reason, w.Message)), conditions.MaxMessage)
+			s.waiting = causes.Clip(strings.TrimSpace(fmt.Sprintf("container %s waits: %s %s", c.Name, w.Reason, w.Message)), conditions.MaxMessage)
 		}
 		if c.State.Running != nil || c.State.Terminated != nil {
 			s.started = true
 		}
 	}
 	if pod.Status.Phase == corev1.PodFailed && !s.started {
-		s.rejected, s.waiting = s.ended, quarantine.Clip(strings.TrimSpace("the kubelet refused its pod: "+pod.Status.Reason+" "+pod.Status.Message), conditions.MaxMessage)
+		s.rejected, s.waiting = s.ended, causes.Clip(
+			strings.TrimSpace("the kubelet refused its pod: "+pod.Status.Reason+" "+pod.Status.Message), conditions.MaxMessage)
 	}
 	if len(pod.Spec.Containers) == 0 {
 		return
@@ -224,8 +226,8 @@ func (s *jobState) readPod(pod *corev1.Pod) {
 	}
 	end := statuses[i].State.Terminated
 	s.exit = end.ExitCode
-	s.message = fmt.Sprintf("exit %d %s", end.ExitCode, quarantine.Clip(end.Reason, record.Name))
+	s.message = fmt.Sprintf("exit %d %s", end.ExitCode, causes.Clip(end.Reason, record.Name))
 	if result, err := repairresult.Parse(end.Message); err == nil {
-		s.result, s.message = &result, quarantine.Clip(result.Message, conditions.MaxMessage)
+		s.result, s.message = &result, causes.Clip(result.Message, conditions.MaxMessage)
 	}
 }

@@ -8,9 +8,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/record"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/firstcheck"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 const day = 24 * time.Hour
@@ -29,7 +30,7 @@ type Peer struct {
 
 // PeerOf sums up a node. A record that does not parse counts for nothing: no visit is made to its node.
 func PeerOf(p *policy.Policy, n *corev1.Node, now time.Time) Peer {
-	r, err := RecordOf(n)
+	r, err := visit.RecordOf(n)
 	if err != nil {
 		return Peer{}
 	}
@@ -37,17 +38,17 @@ func PeerOf(p *policy.Policy, n *corev1.Node, now time.Time) Peer {
 }
 
 // PeerWith is [PeerOf], with the node's record; nil: it has none. The record is not changed.
-func PeerWith(p *policy.Policy, n *corev1.Node, r *Record, now time.Time) Peer {
+func PeerWith(p *policy.Policy, n *corev1.Node, r *visit.Record, now time.Time) Peer {
 	if r == nil {
 		return Peer{}
 	}
-	r = &Record{Current: record.Clone(r.Current), Repairs: slices.Clone(r.Repairs)} // what counts
+	r = &visit.Record{Current: record.Clone(r.Current), Repairs: slices.Clone(r.Repairs)} // what counts
 	r.ClampTimes(now)
 	peer := Peer{Begun: r.Begun(day, now)}
 	if r.Current != nil { // else the quarantine does not matter
-		q, err := quarantine.RecordOf(n)
+		q, err := causes.RecordOf(n)
 		peer.Active = err == nil && isActive(p, r, n, q)
-		peer.FirstCheck = r.Current.Kind == FirstCheck && (firstcheck.Waits(p, n) || slices.ContainsFunc(n.Spec.Taints, r.SetsTaint))
+		peer.FirstCheck = r.Current.Kind == visit.FirstCheck && (firstcheck.Waits(p, n) || slices.ContainsFunc(n.Spec.Taints, r.SetsTaint))
 	}
 	if p.Repair != nil {
 		peer.Scope = n.Labels[p.Repair.Scope]
@@ -57,13 +58,13 @@ func PeerWith(p *policy.Policy, n *corev1.Node, r *Record, now time.Time) Peer {
 
 // isActive reports whether a repair or a validation is under way. Without a taint of the quarantine that the policy sets, and without that
 // of the visit, the record is not believed: a kubelet can forge it, with a taint of others, and would keep the place from other nodes.
-func isActive(p *policy.Policy, r *Record, n *corev1.Node, q *quarantine.Record) bool {
+func isActive(p *policy.Policy, r *visit.Record, n *corev1.Node, q *causes.Record) bool {
 	v, isTainted := r.Current, standing(n, q) != nil && q.IsTainted(p, n)
-	return v != nil && (v.Kind == Repair || v.Kind == Validation) && (isTainted || slices.ContainsFunc(n.Spec.Taints, r.SetsTaint))
+	return v != nil && (v.Kind == visit.Repair || v.Kind == visit.Validation) && (isTainted || slices.ContainsFunc(n.Spec.Taints, r.SetsTaint))
 }
 
 // exceeded says which limit keeps a visit from beginning; empty: none does.
-func exceeded(p *policy.Repair, v Visit, n *corev1.Node, r *Record, peers []Peer, now time.Time) string {
+func exceeded(p *policy.Repair, v visit.Visit, n *corev1.Node, r *visit.Record, peers []Peer, now time.Time) string {
 	before := r.Begun(day, now)
 	after := *r
 	after.Current = &v

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/operator"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 const exporter, plugin = "nvidia.com/gpu.deploy.dcgm-exporter", "nvidia.com/gpu.deploy.device-plugin"
@@ -36,7 +37,7 @@ func operated(t *testing.T, hangs bool) (*world, *machine) {
 	w.fault(m, "GPUXidError", ecc)
 	if !hangs {
 		w.until("the exporter is asked to leave", time.Hour, func() bool { return m.Labels[exporter] == operator.Paused })
-		if m.phase() != Working || len(m.jobs) > 0 || m.waiting == nil || !strings.Contains(m.waiting.Message, "pod ml/exporter has not ended") {
+		if m.phase() != visit.Working || len(m.jobs) > 0 || m.waiting == nil || !strings.Contains(m.waiting.Message, "pod ml/exporter has not ended") {
 			t.Fatalf("%s, %d Jobs, waits %+v", m.phase(), len(m.jobs), m.waiting)
 		}
 	}
@@ -53,7 +54,7 @@ func givenBack(t *testing.T, m *machine) {
 func TestTheGPUOperatorLetsGoWhileAResetRuns(t *testing.T) {
 	w, m := operated(t, false)
 	m.pods = nil
-	w.until("the reset is proven", time.Hour, func() bool { return m.phase() == Proving })
+	w.until("the reset is proven", time.Hour, func() bool { return m.phase() == visit.Proving })
 	givenBack(t, m) // what proves it may need the device plugin
 	w.until("validated and released", time.Hour, func() bool { return !m.isQuarantined() })
 	if !w.happened("RepairSucceeded: reset-gpu has helped") {
@@ -70,7 +71,7 @@ func TestTheGPUOperatorGetsItsLabelsBackWhateverHappens(t *testing.T) {
 		"a person says skip":          func(_ *world, m *machine) { m.Labels[conditions.LabelSkip] = "true" },
 		"the exporter never leaves":   func(*world, *machine) {},
 		"the policy forgets":          func(w *world, m *machine) { w.policy.Repair = nil },
-		"Pitcrew is uninstalled":      func(w *world, m *machine) { m.Node, m.stalled, w.policy.Repair = Strip(m.Node), true, nil },
+		"Pitcrew is uninstalled":      func(w *world, m *machine) { m.Node, m.stalled, w.policy.Repair = visit.Strip(m.Node), true, nil },
 		"the template does not pause": func(w *world, m *machine) { w.templates["reset-gpu"].Annotations, m.pods = nil, nil },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 func TestAMaintenanceTaintThatNoVisitExplainsIsRemoved(t *testing.T) {
@@ -32,7 +33,7 @@ func TestAMaintenanceTaintThatNoVisitExplainsIsRemoved(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w, m := sick(t, ecc)
 			m.run = func(*batchv1.Job) {}
-			w.untilPhase(m, Working)
+			w.untilPhase(m, visit.Working)
 			tt.change(w, m)
 			f := w.facts(m)
 			since := w.now

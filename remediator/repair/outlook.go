@@ -8,6 +8,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 // Outlook is how a quarantined node would be repaired, whether or not it may be now. It is for people: [Next] decides.
@@ -40,7 +41,7 @@ func OutlookOf(p *policy.Policy, f Facts, now time.Time) Outlook {
 			break
 		}
 		o.Left = append(o.Left, action)
-		d.record.Repairs = append(d.record.Repairs, Action{At: now, Template: action.Template, Quarantine: q.ID})
+		d.record.Repairs = append(d.record.Repairs, visit.Action{At: now, Template: action.Template, Quarantine: q.ID})
 	}
 	if len(o.Left) > 0 && f.Has.Pods && f.Template != nil && f.Has.Template == o.Left[0].Template {
 		o.InTheWay = slices.Clone(d.inTheWay(rebootsNode(f.Template, o.Left[0])))

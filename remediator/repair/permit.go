@@ -4,14 +4,15 @@ import (
 	"fmt"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/breaker"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 // forbidden says why the present policy lets no action of a visit to a quarantined node begin; empty: it does. Every action asks, not only
 // the first of a visit: since then the rules may only observe, or ask for a person. What a person has approved is one quarantine.
-func (d *decider) forbidden(v *Visit, q *quarantine.Record) string {
-	if v.Kind == Validation && d.requested(RequestRelease) {
+func (d *decider) forbidden(v *visit.Visit, q *causes.Record) string {
+	if v.Kind == visit.Validation && d.requested(visit.RequestRelease) {
 		return "" // a person has asked for it
 	}
 	if q == nil {
@@ -24,7 +25,7 @@ func (d *decider) forbidden(v *Visit, q *quarantine.Record) string {
 			}
 		}
 	}
-	if v.Kind == Repair && v.ApprovedBy == "" && needsApproval(d.policy.Repair, q) {
+	if v.Kind == visit.Repair && v.ApprovedBy == "" && needsApproval(d.policy.Repair, q) {
 		return "no person has approved it for this quarantine"
 	}
 	return ""
@@ -41,8 +42,8 @@ func (f Facts) heldAction(template string) string {
 }
 
 // note notes the outcome of the action of a repair for each condition that it is for.
-func (s *Step) note(v *Visit, q *quarantine.Record, outcome breaker.Outcome) {
-	if v.Kind != Repair || v.Template == "" {
+func (s *Step) note(v *visit.Visit, q *causes.Record, outcome breaker.Outcome) {
+	if v.Kind != visit.Repair || v.Template == "" {
 		return
 	}
 	for _, action := range breaker.ActionsFor(v.Template, q) {
@@ -67,6 +68,6 @@ func notEnforced(p *policy.Policy, name string) string {
 }
 
 // needsApproval reports whether a repair begins only when a person asks for it. p may be nil.
-func needsApproval(p *policy.Repair, q *quarantine.Record) bool {
+func needsApproval(p *policy.Repair, q *causes.Record) bool {
 	return p == nil || p.Mode != policy.RepairAuto || isManual(q)
 }

@@ -8,6 +8,8 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 // switches are what a person or a reload of the policy may change while a repair is on its way.
@@ -30,12 +32,12 @@ var moments = map[string]func(w *world, m *machine) (resume func()){
 	},
 	"while the node becomes empty": func(w *world, m *machine) func() {
 		m.pods = append(m.pods, gpuPod("train", "Job"))
-		w.untilPhase(m, Emptying)
+		w.untilPhase(m, visit.Emptying)
 		return func() { m.pods = nil }
 	},
 	"before the Job of the attempt": func(w *world, m *machine) func() {
 		m.stalled = true
-		w.untilPhase(m, Working)
+		w.untilPhase(m, visit.Working)
 		return func() { m.stalled = false }
 	},
 	"after an action that has failed": func(w *world, m *machine) func() {
@@ -43,7 +45,7 @@ var moments = map[string]func(w *world, m *machine) (resume func()){
 			m.pods = append(m.pods, gpuPod("train", "Job"))
 			w.end(m, job, 1, `{"result":"failed","message":"busy"}`)
 		}})
-		w.until("the reset has failed", time.Hour, func() bool { return m.done() == "reset-gpu" && m.phase() == Emptying })
+		w.until("the reset has failed", time.Hour, func() bool { return m.done() == "reset-gpu" && m.phase() == visit.Emptying })
 		return func() { m.pods = nil }
 	},
 }
@@ -81,14 +83,14 @@ func TestAnApprovalIsOfANamedPersonAndForOneQuarantine(t *testing.T) {
 	w.until("it waits for a person", time.Hour, func() bool { return m.waiting != nil && m.waiting.Reason == waitsForApproval })
 	r := m.record().Clone(m.Node)
 	r.V, r.NodeUID = 1, m.UID
-	r.Request = &Request{Kind: RequestRepair, Quarantine: m.quarantine().ID, At: w.now, Reason: "approved before"}
+	r.Request = &visit.Request{Kind: visit.RequestRepair, Quarantine: m.quarantine().ID, At: w.now, Reason: "approved before"}
 	r.Put(m.Node)
 	w.never("a request of nobody begins a repair", time.Hour, func() bool { return len(w.created) > 0 })
 	if !w.happened("RepairRefused: not repaired: the request names no person") {
 		t.Errorf("events:\n%s", strings.Join(w.events, "\n"))
 	}
-	w.ask(m, RequestRepair)
-	w.untilClosed(m, Repair, Failed)
+	w.ask(m, visit.RequestRepair)
+	w.untilClosed(m, visit.Repair, visit.Failed)
 	if m.done() != "reset-gpu reboot" {
 		t.Errorf("done: %s", m.done())
 	}
@@ -103,13 +105,13 @@ func TestAnApprovalOutlivesTheRepairOfOthers(t *testing.T) {
 	m.run = w.cures(m)
 	m.pods = append(m.pods, gpuPod("train", "Job"))
 	w.until("it waits for a person", time.Hour, func() bool { return m.waiting != nil && m.waiting.Reason == waitsForApproval })
-	w.ask(m, RequestRepair)
-	w.untilPhase(m, Emptying)
+	w.ask(m, visit.RequestRepair)
+	w.untilPhase(m, visit.Emptying)
 	m.Spec.Taints = append(m.Spec.Taints, corev1.Taint{Key: "karpenter.sh/disrupted", Effect: corev1.TaintEffectNoSchedule})
 	w.until("it yields", time.Hour, func() bool { return m.record().Current == nil })
 	if r := m.record().Request; r == nil || r.User != "eve" {
 		t.Fatalf("request %v", fmt.Sprint(r))
 	}
 	m.Spec.Taints, m.pods = m.Spec.Taints[:len(m.Spec.Taints)-1], nil
-	w.untilClosed(m, Repair, Passed)
+	w.untilClosed(m, visit.Repair, visit.Passed)
 }

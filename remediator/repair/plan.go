@@ -13,6 +13,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/breaker"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/operator"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/starts"
@@ -48,9 +49,9 @@ type Facts struct {
 	Node *corev1.Node
 	// Record is nil when the node has none; RecordErr is set when it has one that does not parse. The same holds for the record of
 	// the quarantine.
-	Record        *Record
+	Record        *visit.Record
 	RecordErr     error
-	Quarantine    *quarantine.Record
+	Quarantine    *causes.Record
 	QuarantineErr error
 	// Paused is why everything is paused, empty when it is not.
 	Paused string
@@ -110,7 +111,7 @@ type Step struct {
 	// Needs is what has to be read before there is a step. Everything else is empty then.
 	Needs Needs
 	// Record is what the node must carry; nil leaves the node as it is.
-	Record *Record
+	Record *visit.Record
 	// maintenance is the taint that the node must have; nil: none of ours.
 	maintenance *corev1.Taint
 	// orphan is a taint that nobody takes away otherwise; nil: there is none.
@@ -118,7 +119,7 @@ type Step struct {
 	// untaint is the key of the taint of new nodes if it must go.
 	untaint string
 	// Events are to be written once the node carries Record.
-	Events []quarantine.Event
+	Events []causes.Event
 	// Results are to be counted then.
 	Results []Result
 	// Notes are to be noted in the [breaker.State] before the node carries Record.
@@ -149,7 +150,7 @@ type Waiting struct {
 
 // Result is the end of an attempt, or of a visit, for metrics.
 type Result struct {
-	Kind Kind
+	Kind visit.Kind
 	// Action is the template of a repair.
 	Action string
 	// Result is one word: proven, not-proven, failed, refused, not-started, healthy, problem, yielded.
@@ -182,7 +183,8 @@ func (s Step) Apply(n *corev1.Node) {
 		n.Labels = operator.Resume(n.Labels)
 	}
 	n.Spec.Taints = slices.DeleteFunc(slices.Clone(n.Spec.Taints), func(t corev1.Taint) bool {
-		return s.Record != nil && s.Record.SetsTaint(t) && (s.maintenance == nil || t.Value != s.maintenance.Value) || s.untaint != "" && t.Key == s.untaint ||
+		return s.Record != nil && s.Record.SetsTaint(t) && (s.maintenance == nil || t.Value != s.maintenance.Value) ||
+			s.untaint != "" && t.Key == s.untaint ||
 			s.orphan != nil && t.MatchTaint(s.orphan) && t.Value == s.orphan.Value
 	})
 	if s.maintenance != nil && !slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.MatchTaint(s.maintenance) }) {
@@ -213,11 +215,11 @@ func Next(p *policy.Policy, f Facts, now time.Time) Step {
 	d.record.Fit()
 	d.step.Record = d.record
 	v := d.record.Current
-	if v != nil && v.Phase == Working {
+	if v != nil && v.Phase == visit.Working {
 		d.step.KeepJob = v.JobName(f.Node)
 	}
 	// A person may remove the taint of a visit that ends: it is not put back.
-	if v != nil && (v.Phase == Working || v.Phase == Ending && slices.ContainsFunc(f.Node.Spec.Taints, d.record.SetsTaint)) {
+	if v != nil && (v.Phase == visit.Working || v.Phase == visit.Ending && slices.ContainsFunc(f.Node.Spec.Taints, d.record.SetsTaint)) {
 		d.step.maintenance = &corev1.Taint{Key: conditions.TaintMaintenance, Value: string(v.Kind), Effect: corev1.TaintEffectNoSchedule}
 	}
 	return d.step
@@ -228,7 +230,7 @@ type decider struct {
 	policy *policy.Policy
 	facts  Facts
 	now    time.Time
-	record *Record
+	record *visit.Record
 	step   Step
 }
 
@@ -241,7 +243,7 @@ func (d *decider) decide() {
 		}
 		return
 	}
-	if v.Phase == Ending {
+	if v.Phase == visit.Ending {
 		d.end(v)
 		return
 	}
@@ -251,45 +253,45 @@ func (d *decider) decide() {
 	}
 	if why := ofOtherVersion(v); why != "" {
 		d.event(corev1.EventTypeWarning, endReason(v.Kind), "visit ended: %s", why)
-		d.close(Yielded, "%s", why)
+		d.close(visit.Yielded, "%s", why)
 		return
 	}
 	switch v.Phase {
-	case Emptying:
+	case visit.Emptying:
 		d.empty(v)
-	case Working:
+	case visit.Working:
 		before := *v
 		d.work(v)
-		if v.Phase == Emptying {
+		if v.Phase == visit.Emptying {
 			d.endFirst(v, &before)
 		}
-	case Proving:
+	case visit.Proving:
 		d.prove(v)
 	}
 }
 
 // takenOver says who has taken the node over from a visit; empty: nobody has.
-func (d *decider) takenOver(v *Visit) string {
+func (d *decider) takenOver(v *visit.Visit) string {
 	n := d.facts.Node
 	switch r := d.record.Request; {
-	case r != nil && r.Kind == RequestStop && r.Quarantine == v.Quarantine:
+	case r != nil && r.Kind == visit.RequestStop && r.Quarantine == v.Quarantine:
 		return "stopped " + quarantine.Manual{User: r.User, Reason: r.Reason}.Note("manually")
-	case v.Quarantine != "" && d.record.Stopped == v.Quarantine && (v.Kind != Validation || !d.requested(RequestRelease)):
+	case v.Quarantine != "" && d.record.Stopped == v.Quarantine && (v.Kind != visit.Validation || !d.requested(visit.RequestRelease)):
 		return "stopped by a person"
 	case n.Labels[conditions.LabelSkip] == "true":
 		return "stopped because of label " + conditions.LabelSkip
 	case node.Excluded(n):
 		return "stopped because the node is being deleted or belongs to the control plane"
-	case v.Kind == Sweep && v.Phase == Working && n.Spec.Unschedulable:
+	case v.Kind == visit.Sweep && v.Phase == visit.Working && n.Spec.Unschedulable:
 		return "stopped because the node was cordoned"
-	case v.Phase == Working && !slices.ContainsFunc(n.Spec.Taints, d.record.SetsTaint):
+	case v.Phase == visit.Working && !slices.ContainsFunc(n.Spec.Taints, d.record.SetsTaint):
 		return "stopped because taint " + conditions.TaintMaintenance + " was removed"
 	}
 	return ""
 }
 
 // ofOtherVersion says why this version does not go on with a visit that another one has begun; empty: it does.
-func ofOtherVersion(v *Visit) string {
+func ofOtherVersion(v *visit.Visit) string {
 	switch {
 	case v.Group != nil:
 		return "Pitcrew checks no groups of nodes any more"
@@ -308,17 +310,17 @@ func (d *decider) stop(why string) {
 		d.record.Stopped = v.Quarantine
 	}
 	// What was asked for before would begin the next visit at once. A stop stays: it says who has asked for it.
-	if v.Quarantine == "" || !d.requested(RequestStop) && (v.Kind == Validation || !d.requested(RequestRelease)) {
+	if v.Quarantine == "" || !d.requested(visit.RequestStop) && (v.Kind == visit.Validation || !d.requested(visit.RequestRelease)) {
 		d.record.Request = nil
 	}
 	d.event(corev1.EventTypeNormal, endReason(v.Kind), "%s %s", v.Kind, why)
-	d.close(Failed, "%s", why)
+	d.close(visit.Failed, "%s", why)
 }
 
 // close ends the visit, once what it does on the node has ended.
-func (d *decider) close(phase Phase, format string, args ...any) {
+func (d *decider) close(phase visit.Phase, format string, args ...any) {
 	v := *d.record.Current
-	if phase == Failed && v.Kind == Validation && d.requested(RequestRelease) {
+	if phase == visit.Failed && v.Kind == visit.Validation && d.requested(visit.RequestRelease) {
 		d.record.Request = nil // it would begin again and again
 	}
 	if len(d.step.Notes) == 0 {
@@ -326,7 +328,7 @@ func (d *decider) close(phase Phase, format string, args ...any) {
 	}
 	before := v
 	v.Phase, v.PhaseSince, v.Held = phase, d.now, ""
-	v.Outcome = quarantine.Clip(fmt.Sprintf(format, args...), conditions.MaxMessage)
+	v.Outcome = causes.Clip(fmt.Sprintf(format, args...), conditions.MaxMessage)
 	if d.endFirst(&v, &before) {
 		d.record.Current = &v
 		return
@@ -334,16 +336,16 @@ func (d *decider) close(phase Phase, format string, args ...any) {
 	d.closed(v)
 }
 
-func (d *decider) closed(v Visit) {
+func (d *decider) closed(v visit.Visit) {
 	v.EndedAt = d.now
 	d.record.Current = nil
-	d.record.Last = append([]Visit{v}, d.record.Last...)
+	d.record.Last = append([]visit.Visit{v}, d.record.Last...)
 	d.requeue(time.Second)
 }
 
 // endReason is the reason of the Event about a visit that was given up.
-func endReason(kind Kind) string {
-	if kind == Repair {
+func endReason(kind visit.Kind) string {
+	if kind == visit.Repair {
 		return RepairFailed
 	}
 	return NodeChecked
@@ -353,7 +355,7 @@ func endReason(kind Kind) string {
 func (d *decider) held() string {
 	switch {
 	case d.facts.Paused != "":
-		return fmt.Sprintf("paused (%s)", quarantine.Clip(d.facts.Paused, conditions.MaxMessage/4))
+		return fmt.Sprintf("paused (%s)", causes.Clip(d.facts.Paused, conditions.MaxMessage/4))
 	case d.facts.QuarantineErr != nil:
 		return "the quarantine record of the node cannot be read"
 	}
@@ -368,13 +370,14 @@ func (d *decider) held() string {
 		return ""
 	}
 	if d.facts.BreakerOpen {
-		return "the breaker is open: Pitcrew has quarantined many nodes in a short time, and begins nothing until it closes (`kubectl pitcrew status`)"
+		return "the breaker is open: Pitcrew has quarantined many nodes in a short time, " +
+			"and begins nothing until it closes (`kubectl pitcrew status`)"
 	}
 	return ""
 }
 
 // otherRepairer says who else works on the node; empty: nobody does.
-func otherRepairer(n *corev1.Node, r *Record, now time.Time) string {
+func otherRepairer(n *corev1.Node, r *visit.Record, now time.Time) string {
 	marked := false
 	for _, t := range n.Spec.Taints {
 		switch {
@@ -393,17 +396,18 @@ func otherRepairer(n *corev1.Node, r *Record, now time.Time) string {
 }
 
 func (d *decider) event(kind, reason, format string, args ...any) {
-	d.step.Events = append(d.step.Events, quarantine.Event{Type: kind, Reason: reason, Message: quarantine.Clip(fmt.Sprintf(format, args...), 2*conditions.MaxMessage)})
+	d.step.Events = append(d.step.Events,
+		causes.Event{Type: kind, Reason: reason, Message: causes.Clip(fmt.Sprintf(format, args...), 2*conditions.MaxMessage)})
 }
 
 func (d *decider) waitFor(reason, format string, args ...any) {
-	d.step.Waits = &Waiting{reason, quarantine.Clip(fmt.Sprintf(format, args...), 2*conditions.MaxMessage)}
+	d.step.Waits = &Waiting{reason, causes.Clip(fmt.Sprintf(format, args...), 2*conditions.MaxMessage)}
 	d.requeue(waitPoll)
 }
 
-func (d *decider) result(v *Visit, result string) {
+func (d *decider) result(v *visit.Visit, result string) {
 	r := Result{Kind: v.Kind, Result: result}
-	if v.Kind == Repair {
+	if v.Kind == visit.Repair {
 		if result == ResultFailed || result == ResultNotProven {
 			d.step.note(v, d.facts.Quarantine, breaker.Failed)
 		}
@@ -428,7 +432,8 @@ func (d *decider) requeueAt(at time.Time) { d.requeue(at.Sub(d.now)) }
 // needs asks for facts, and tells whether they are missing.
 func (d *decider) needs(n Needs) bool {
 	has := d.facts.Has
-	missing := Needs{Pods: n.Pods && !has.Pods, JobPods: n.JobPods && !has.JobPods, Breaker: n.Breaker && !has.Breaker, Peers: n.Peers && !has.Peers}
+	missing := Needs{Pods: n.Pods && !has.Pods, JobPods: n.JobPods && !has.JobPods,
+		Breaker: n.Breaker && !has.Breaker, Peers: n.Peers && !has.Peers}
 	if n.Template != "" && n.Template != has.Template {
 		missing.Template = n.Template
 	}
@@ -437,14 +442,14 @@ func (d *decider) needs(n Needs) bool {
 }
 
 // open begins a visit.
-func (d *decider) open(v Visit) {
+func (d *decider) open(v visit.Visit) {
 	boot := d.facts.Node.Status.NodeInfo.BootID
 	previous := ""
 	if len(d.record.Last) > 0 {
 		previous = d.record.Last[0].ID
 	}
 	v.ID = visit.ShortHash(string(d.facts.Node.UID), d.now.Format(time.RFC3339Nano), previous, string(v.Kind))
-	v.Namespace, v.Phase, v.StartedAt, v.PhaseSince, v.ActionSince, v.BootID = d.facts.Namespace, Emptying, d.now, d.now, d.now, boot
+	v.Namespace, v.Phase, v.StartedAt, v.PhaseSince, v.ActionSince, v.BootID = d.facts.Namespace, visit.Emptying, d.now, d.now, d.now, boot
 	d.record.Current = &v
 	d.requeue(time.Millisecond)
 }

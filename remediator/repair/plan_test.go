@@ -15,6 +15,8 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 // sick is a world with one node that a fault has quarantined.
@@ -27,13 +29,13 @@ func sick(t *testing.T, message string, change ...string) (*world, *machine) {
 	return w, m
 }
 
-func (w *world) untilPhase(m *machine, phase Phase) {
+func (w *world) untilPhase(m *machine, phase visit.Phase) {
 	w.Helper()
 	w.until("phase "+string(phase), 3*time.Hour, func() bool { return m.phase() == phase })
 }
 
 // untilClosed waits for the end of a visit of a kind.
-func (w *world) untilClosed(m *machine, kind Kind, phase Phase) {
+func (w *world) untilClosed(m *machine, kind visit.Kind, phase visit.Phase) {
 	w.Helper()
 	w.until(string(kind)+" "+string(phase), 4*time.Hour, func() bool { return m.last().Kind == kind && m.last().Phase == phase && m.record().Current == nil })
 }
@@ -50,7 +52,7 @@ func (w *world) never(what string, during time.Duration, holds func() bool) {
 
 func (w *world) ask(m *machine, kind string) {
 	w.Helper()
-	asked, err := Ask(m.Node, kind, m.quarantine().ID, quarantine.Manual{User: "eve", Reason: "because"}, w.now)
+	asked, err := visit.Ask(m.Node, kind, m.quarantine().ID, quarantine.Manual{User: "eve", Reason: "because"}, w.now)
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -96,10 +98,10 @@ func TestAResetIsProvenValidatedAndTheNodeReturns(t *testing.T) {
 			t.Errorf("Job %s without the taint", job.Name)
 		}
 	}
-	w.untilClosed(m, Repair, Passed)
-	w.untilClosed(m, Validation, Passed)
+	w.untilClosed(m, visit.Repair, visit.Passed)
+	w.untilClosed(m, visit.Validation, visit.Passed)
 	w.until("the node is released", time.Hour, func() bool { return !m.isQuarantined() })
-	if q := m.quarantine(); q.ReleasedBy != quarantine.ByPitcrew {
+	if q := m.quarantine(); q.ReleasedBy != causes.ByPitcrew {
 		t.Errorf("released by %q", q.ReleasedBy)
 	}
 	if r := m.record(); len(r.Repairs) != 1 || !r.Repairs[0].Proven || !r.ValidatedFor(m.quarantine().ID, "a-boot-0") || r.ValidatedFor("other", "a-boot-0") || r.ValidatedFor(m.quarantine().ID, "a-boot-1") {
@@ -125,17 +127,17 @@ func TestAResetIsProvenValidatedAndTheNodeReturns(t *testing.T) {
 func TestARebootIsProvenByANewBootAlone(t *testing.T) {
 	w, m := sick(t, lost)
 	w.program(m, map[string]func(*batchv1.Job){"reboot": w.exits(m, 0, `{"result":"done","message":"ordered","bootID":"a-boot-0"}`)})
-	w.untilPhase(m, Working)
-	w.never("the end of the Job is taken for a reboot", 5*time.Minute, func() bool { return m.phase() != Working })
+	w.untilPhase(m, visit.Working)
+	w.never("the end of the Job is taken for a reboot", 5*time.Minute, func() bool { return m.phase() != visit.Working })
 	// The condition clears, but the machine has not rebooted.
 	w.fault(m, "GPUXidError", "")
-	w.never("a healthy condition is taken for a reboot", 5*time.Minute, func() bool { return m.phase() != Working })
+	w.never("a healthy condition is taken for a reboot", 5*time.Minute, func() bool { return m.phase() != visit.Working })
 	w.set(m, string(corev1.NodeReady), corev1.ConditionUnknown, "")
 	w.step(time.Minute)
 	m.Status.NodeInfo.BootID = "a-boot-1"
-	w.never("a node that is not Ready is taken for rebooted", time.Minute, func() bool { return m.phase() != Working })
+	w.never("a node that is not Ready is taken for rebooted", time.Minute, func() bool { return m.phase() != visit.Working })
 	w.reboot(m)
-	w.untilClosed(m, Repair, Passed)
+	w.untilClosed(m, visit.Repair, visit.Passed)
 }
 
 // others has a rule for a condition that is not ours.
@@ -161,11 +163,11 @@ func TestAConditionOfOthersThatIsHealthyForAMomentProvesNothing(t *testing.T) {
 	w.templates["reset-gpu"] = resetAll()
 	w.fault(m, "GpuXid", "Xid 95")
 	w.program(m, map[string]func(*batchv1.Job){"reset-gpu": w.resets(m, "GpuXid")})
-	w.untilPhase(m, Proving)
-	w.never("proven", 25*time.Second, func() bool { return m.phase() != Proving })
+	w.untilPhase(m, visit.Proving)
+	w.never("proven", 25*time.Second, func() bool { return m.phase() != visit.Proving })
 	w.fault(m, "GpuXid", "Xid 95")
-	w.never("proven", 5*time.Minute, func() bool { return m.phase() != Proving })
-	w.untilClosed(m, Repair, Passed)
+	w.never("proven", 5*time.Minute, func() bool { return m.phase() != visit.Proving })
+	w.untilClosed(m, visit.Repair, visit.Passed)
 	if m.done() != "reset-gpu reboot" {
 		t.Errorf("done: %s", m.done())
 	}
@@ -185,7 +187,7 @@ func TestConditionsOfOthersMustStayHealthyForAMinute(t *testing.T) {
 			w.templates["reset-gpu"] = resetAll()
 			w.fault(m, condition, ecc)
 			w.program(m, map[string]func(*batchv1.Job){"reset-gpu": w.resets(m, condition)})
-			w.untilClosed(m, Repair, Passed)
+			w.untilClosed(m, visit.Repair, visit.Passed)
 			check(t, "the proof", m.last().JobEndedAt, m.last().EndedAt)
 		})
 		t.Run("the validation, "+condition, func(t *testing.T) {
@@ -195,7 +197,7 @@ func TestConditionsOfOthersMustStayHealthyForAMinute(t *testing.T) {
 			w.step(time.Minute)
 			w.fault(m, condition, "")
 			healthy := w.now
-			w.untilClosed(m, Validation, Passed)
+			w.untilClosed(m, visit.Validation, visit.Passed)
 			check(t, "the validation", healthy, m.last().StartedAt)
 		})
 	}
@@ -207,9 +209,9 @@ func TestAConditionThatSaysNothingGetsThreeTimesAsLong(t *testing.T) {
 		w.end(m, job, 0, done)
 		w.set(m, "GPUXidError", corev1.ConditionUnknown, "no answer")
 	}})
-	w.untilPhase(m, Proving)
-	w.never("given up", 29*time.Minute, func() bool { return m.phase() != Proving })
-	w.untilClosed(m, Repair, Passed)
+	w.untilPhase(m, visit.Proving)
+	w.never("given up", 29*time.Minute, func() bool { return m.phase() != visit.Proving })
+	w.untilClosed(m, visit.Repair, visit.Passed)
 	if m.done() != "reset-gpu reboot" {
 		t.Errorf("done: %s", m.done())
 	}
@@ -218,7 +220,7 @@ func TestAConditionThatSaysNothingGetsThreeTimesAsLong(t *testing.T) {
 func TestACauseOfClassRebootIsNotProvenWithoutABoot(t *testing.T) {
 	w, m := sick(t, lost, "Reboot: [{template: reboot, timeout: 20m}]", "Reboot: [{template: reset-gpu}]")
 	m.run = w.cures(m)
-	w.untilClosed(m, Repair, Failed)
+	w.untilClosed(m, visit.Repair, visit.Failed)
 }
 
 func TestABootThatTheEngineHasNotSeenAsksForNothing(t *testing.T) {
@@ -241,7 +243,7 @@ func TestGPUsAreNamedOnlyIfTheMessageNamesAll(t *testing.T) {
 		m.run = w.cures(m)
 		var args []string
 		w.onCreate = func(_ *machine, job *batchv1.Job) { args = append(args, job.Spec.Template.Spec.Containers[0].Args...) }
-		w.untilClosed(m, Repair, Passed)
+		w.untilClosed(m, visit.Repair, visit.Passed)
 		if !slices.Contains(args, want) {
 			t.Errorf("%d GPUs: args %q", count, args)
 		}
@@ -251,7 +253,7 @@ func TestGPUsAreNamedOnlyIfTheMessageNamesAll(t *testing.T) {
 func TestARepairThatHasFailedIsNoConcernWhileRepairsAreOff(t *testing.T) {
 	w, m := sick(t, ecc)
 	w.program(m, map[string]func(*batchv1.Job){"reset-gpu": w.exits(m, 1, ""), "reboot": w.exits(m, 1, `{"result":"failed","message":"no"}`)})
-	w.untilClosed(m, Repair, Failed)
+	w.untilClosed(m, visit.Repair, visit.Failed)
 	if GivenUp(w.policy, m.Node, m.record(), m.quarantine()) == nil {
 		t.Errorf("record %s", m.record())
 	}
@@ -262,7 +264,7 @@ func TestARepairThatHasFailedIsNoConcernWhileRepairsAreOff(t *testing.T) {
 		}
 	}
 	r := m.record()
-	r.Last[0].Kind = Validation
+	r.Last[0].Kind = visit.Validation
 	if GivenUp(off, m.Node, r, m.quarantine()) == nil {
 		t.Error("a validation runs in each mode")
 	}
@@ -273,18 +275,18 @@ func TestAnActionThatNeedsUnknownGPUsIsSkipped(t *testing.T) {
 	w, m := sick(t, unnamed)
 	m.run = w.cures(m)
 	begins := w.now
-	w.untilPhase(m, Working)
+	w.untilPhase(m, visit.Working)
 	if v := m.record().Current; v.Template != "reboot" || v.Attempt != 1 || w.now.Sub(begins) > time.Minute || m.done() != "reboot" {
 		t.Errorf("after %s: %s", w.now.Sub(begins), m.record())
 	}
 	if !w.happened("RepairRefused", "reset-gpu was skipped", "next is reboot") || w.created["reset-gpu"] > 0 {
 		t.Errorf("events:\n%s", strings.Join(w.events, "\n"))
 	}
-	w.untilClosed(m, Repair, Passed)
+	w.untilClosed(m, visit.Repair, visit.Passed)
 
 	w, m = sick(t, unnamed, ", {template: reboot, timeout: 20m}]", "]")
 	m.run = w.cures(m)
-	w.untilClosed(m, Repair, Failed)
+	w.untilClosed(m, visit.Repair, visit.Failed)
 	if v := m.last(); !strings.Contains(v.Outcome, "reset-gpu was skipped") || len(w.created) > 0 || m.record().Advice != nil {
 		t.Errorf("Jobs %v, record %s", w.created, m.record())
 	}
@@ -293,8 +295,8 @@ func TestAnActionThatNeedsUnknownGPUsIsSkipped(t *testing.T) {
 	}
 	// A person asks for it when the GPU is known.
 	w.fault(m, "GPUXidError", ecc)
-	w.ask(m, RequestRepair)
-	w.untilClosed(m, Repair, Passed)
+	w.ask(m, visit.RequestRepair)
+	w.untilClosed(m, visit.Repair, visit.Passed)
 	if m.done() != "reset-gpu" {
 		t.Errorf("done: %s", m.done())
 	}
@@ -307,14 +309,14 @@ func TestAnActionAfterASkippedOneIsDoneOnce(t *testing.T) {
 	t.Run("by two visits", func(t *testing.T) {
 		w, m := sick(t, unnamed, twice...)
 		w.program(m, map[string]func(*batchv1.Job){"reset-gpu": w.exits(m, 0, done)})
-		w.untilPhase(m, Proving)
+		w.untilPhase(m, visit.Proving)
 		m.pods = []corev1.Pod{gpuPod("train", "Job")}
-		w.untilPhase(m, Emptying)
+		w.untilPhase(m, visit.Emptying)
 		m.Spec.Taints = append(m.Spec.Taints, taint("karpenter.sh/disrupted", ""))
-		w.untilClosed(m, Repair, Yielded)
+		w.untilClosed(m, visit.Repair, visit.Yielded)
 		m.pods = nil
 		m.Spec.Taints = slices.DeleteFunc(m.Spec.Taints, func(t corev1.Taint) bool { return t.Key == "karpenter.sh/disrupted" })
-		w.untilClosed(m, Repair, Passed)
+		w.untilClosed(m, visit.Repair, visit.Passed)
 		if m.done() != "reset-gpu reset-gpu reboot" || !w.happened("reset-gpu has not helped", "next is reset-gpu") {
 			t.Errorf("done: %s; record %s", m.done(), m.record())
 		}
@@ -323,7 +325,7 @@ func TestAnActionAfterASkippedOneIsDoneOnce(t *testing.T) {
 		w, m := sick(t, unnamed, once...)
 		w.policy.Repair.NextIfRefused = true
 		w.program(m, map[string]func(*batchv1.Job){"reset-gpu": w.exits(m, 2, `{"result":"refused","message":"in use"}`)})
-		w.untilClosed(m, Repair, Passed)
+		w.untilClosed(m, visit.Repair, visit.Passed)
 		if took := m.last().EndedAt.Sub(m.last().StartedAt); took > 35*time.Minute || m.done() != "reset-gpu reboot" {
 			t.Errorf("done in %s: %s; record %s", took, m.done(), m.record())
 		}
@@ -333,9 +335,9 @@ func TestAnActionAfterASkippedOneIsDoneOnce(t *testing.T) {
 func TestTheNextActionFollowsOnlyWhenTheLastHasNotHelped(t *testing.T) {
 	w, m := sick(t, ecc)
 	w.program(m, map[string]func(*batchv1.Job){"reset-gpu": w.exits(m, 0, done)})
-	w.untilPhase(m, Proving)
-	w.never("a heavier action before the proof timeout", 9*time.Minute, func() bool { return m.phase() != Proving })
-	w.untilClosed(m, Repair, Passed)
+	w.untilPhase(m, visit.Proving)
+	w.never("a heavier action before the proof timeout", 9*time.Minute, func() bool { return m.phase() != visit.Proving })
+	w.untilClosed(m, visit.Repair, visit.Passed)
 	if m.done() != "reset-gpu reboot" {
 		t.Errorf("done: %s", m.done())
 	}
@@ -350,12 +352,12 @@ func TestAfterTheLastActionTheNodeWaitsForAPerson(t *testing.T) {
 		"reset-gpu": w.exits(m, 1, `{"result":"failed","message":"nvidia-smi: in use"}`),
 		"reboot":    func(job *batchv1.Job) { w.reboot(m); w.end(m, job, 137, ""); w.fault(m, "GPUXidError", ecc) },
 	})
-	w.untilClosed(m, Repair, Failed)
+	w.untilClosed(m, visit.Repair, visit.Failed)
 	w.never("another visit", 6*time.Hour, func() bool { return m.record().Current != nil })
-	if a := m.record().Advice; a == nil || a.Do != AdviseReplace || m.done() != "reset-gpu reboot" {
+	if a := m.record().Advice; a == nil || a.Do != visit.AdviseReplace || m.done() != "reset-gpu reboot" {
 		t.Errorf("done %s, advice %+v", m.done(), a)
 	}
-	w.ask(m, RequestRepair)
+	w.ask(m, visit.RequestRepair)
 	w.step(time.Minute)
 	if m.record().Current != nil || m.record().Request != nil || !w.happened("RepairRefused", "no action for class ResetGPU is left") {
 		t.Errorf("record %s; events:\n%s", m.record(), strings.Join(w.events, "\n"))
@@ -365,9 +367,9 @@ func TestAfterTheLastActionTheNodeWaitsForAPerson(t *testing.T) {
 func TestAClassThatBecomesWorseSkipsToItsOwnActions(t *testing.T) {
 	w, m := sick(t, ecc, "ResetGPU: [{template: reset-gpu, timeout: 10m}, {template: reboot, timeout: 20m}]", "ResetGPU: [{template: reset-gpu}, {template: other}]")
 	w.program(m, map[string]func(*batchv1.Job){"reset-gpu": w.exits(m, 0, done)})
-	w.untilPhase(m, Proving)
+	w.untilPhase(m, visit.Proving)
 	w.fault(m, "GPUXidError", lost)
-	w.untilClosed(m, Repair, Passed)
+	w.untilClosed(m, visit.Repair, visit.Passed)
 	if m.done() != "reset-gpu reboot" {
 		t.Errorf("done: %s", m.done())
 	}
@@ -393,9 +395,9 @@ func TestActionsOfAClass(t *testing.T) {
 				check.Template = template
 				p.Repair.Actions.ResetGPU = append(p.Repair.Actions.ResetGPU, check)
 			}
-			r := &Record{Repairs: []Action{{Template: "reboot", Quarantine: "earlier"}}}
+			r := &visit.Record{Repairs: []visit.Action{{Template: "reboot", Quarantine: "earlier"}}}
 			for _, template := range strings.Fields(test.done) {
-				r.Repairs = append(r.Repairs, Action{Template: template, Quarantine: "q"})
+				r.Repairs = append(r.Repairs, visit.Action{Template: template, Quarantine: "q"})
 			}
 			d := &decider{policy: p, record: r}
 			got, ok := d.nextAction("q", conditions.ResetGPU)
@@ -414,21 +416,21 @@ func TestModes(t *testing.T) {
 		if m.waiting == nil || m.waiting.Reason != "approval" {
 			t.Errorf("waits %+v", m.waiting)
 		}
-		w.ask(m, RequestRepair)
-		w.untilClosed(m, Repair, Passed)
-		w.untilClosed(m, Validation, Passed)
+		w.ask(m, visit.RequestRepair)
+		w.untilClosed(m, visit.Repair, visit.Passed)
+		w.untilClosed(m, visit.Validation, visit.Passed)
 	})
 	t.Run("off validates what a person has repaired", func(t *testing.T) {
 		w, m := sick(t, ecc, "mode: auto", "mode: off")
 		m.run = w.cures(m)
 		w.never("a repair", time.Hour, func() bool { return m.record().Current != nil })
-		w.ask(m, RequestRepair)
+		w.ask(m, visit.RequestRepair)
 		w.step(time.Minute)
 		if !w.happened("RepairRefused", "repair.mode is off") {
 			t.Errorf("events %q", w.events)
 		}
 		w.fault(m, "GPUXidError", "")
-		w.untilClosed(m, Validation, Passed)
+		w.untilClosed(m, visit.Validation, visit.Passed)
 		if m.done() != "" {
 			t.Errorf("done: %s", m.done())
 		}
@@ -480,7 +482,7 @@ func TestWhatIsNeverRepaired(t *testing.T) {
 		"an unreadable record": func(w *world, m *machine) { m.Annotations = map[string]string{conditions.AnnotationRepair: "{"} },
 		"an earlier stop": func(w *world, m *machine) {
 			w.engine(m)
-			w.ask(m, RequestStop)
+			w.ask(m, visit.RequestStop)
 		},
 	}
 	for name, prepare := range tests {
@@ -491,7 +493,7 @@ func TestWhatIsNeverRepaired(t *testing.T) {
 			w.never("a visit", 2*time.Hour, func() bool {
 				return m.record0() != nil && (m.record0().Current != nil || m.last().ID != "") || len(w.created) > 0
 			})
-			if name == "class Replace" && (m.record().Advice == nil || m.record().Advice.Do != AdviseReplace) {
+			if name == "class Replace" && (m.record().Advice == nil || m.record().Advice.Do != visit.AdviseReplace) {
 				t.Errorf("advice %+v", m.record().Advice)
 			}
 		})
@@ -499,8 +501,8 @@ func TestWhatIsNeverRepaired(t *testing.T) {
 }
 
 // record0 is the record if it can be read.
-func (m *machine) record0() *Record {
-	r, err := RecordOf(m.Node)
+func (m *machine) record0() *visit.Record {
+	r, err := visit.RecordOf(m.Node)
 	if err != nil {
 		return nil
 	}
@@ -521,10 +523,10 @@ func TestWhatBeginsWhileNothingMayIsHeldAndGoesOnLater(t *testing.T) {
 			w, m := sick(t, ecc)
 			m.run = w.cures(m)
 			m.pods = []corev1.Pod{gpuPod("train", "Job")}
-			w.untilPhase(m, Emptying)
+			w.untilPhase(m, visit.Emptying)
 			test.set(w, m)
 			m.pods = nil
-			w.never("an action", 2*time.Hour, func() bool { return m.phase() != Emptying })
+			w.never("an action", 2*time.Hour, func() bool { return m.phase() != visit.Emptying })
 			if name == "breaker" && !strings.Contains(m.waiting.Message, "until it closes") {
 				t.Errorf("waits %+v", m.waiting)
 			}
@@ -533,19 +535,19 @@ func TestWhatBeginsWhileNothingMayIsHeldAndGoesOnLater(t *testing.T) {
 			}
 			test.unset(w, m)
 			m.pods = []corev1.Pod{gpuPod("train", "Job")}
-			w.never("no time for the node to become empty", 20*time.Minute, func() bool { return m.phase() != Emptying })
+			w.never("no time for the node to become empty", 20*time.Minute, func() bool { return m.phase() != visit.Emptying })
 			m.pods = nil
-			w.untilClosed(m, Repair, Passed)
+			w.untilClosed(m, visit.Repair, visit.Passed)
 		})
 	}
 	t.Run("Working goes on to its end", func(t *testing.T) {
 		w, m := sick(t, ecc)
 		w.program(m, map[string]func(*batchv1.Job){"reset-gpu": nil})
-		w.untilPhase(m, Working)
+		w.untilPhase(m, visit.Working)
 		w.paused = "audit"
 		w.step(time.Minute)
 		m.run = w.cures(m)
-		w.untilClosed(m, Repair, Passed)
+		w.untilClosed(m, visit.Repair, visit.Passed)
 		w.never("a validation during the pause", time.Hour, func() bool { return m.record().Current != nil })
 	})
 }
@@ -561,13 +563,13 @@ func noRepair(*policy.Repair) *policy.Repair { return nil }
 
 func TestARepairThatThePolicyHasNoMoreComesToItsEnd(t *testing.T) {
 	failed := `{"result":"failed","message":"no"}`
-	for phase, end := range map[Phase]func(w *world, m *machine) func(*batchv1.Job){
-		Emptying: func(_ *world, m *machine) func(*batchv1.Job) {
+	for phase, end := range map[visit.Phase]func(w *world, m *machine) func(*batchv1.Job){
+		visit.Emptying: func(_ *world, m *machine) func(*batchv1.Job) {
 			m.pods = []corev1.Pod{gpuPod("train", "Job")}
 			return nil
 		},
-		Working: func(*world, *machine) func(*batchv1.Job) { return nil },
-		Proving: func(w *world, m *machine) func(*batchv1.Job) { return w.exits(m, 0, done) },
+		visit.Working: func(*world, *machine) func(*batchv1.Job) { return nil },
+		visit.Proving: func(w *world, m *machine) func(*batchv1.Job) { return w.exits(m, 0, done) },
 	} {
 		t.Run(string(phase), func(t *testing.T) {
 			w, m := sick(t, ecc)
@@ -579,7 +581,7 @@ func TestARepairThatThePolicyHasNoMoreComesToItsEnd(t *testing.T) {
 				t.Error("it waits for an approval")
 			}
 			w.program(m, map[string]func(*batchv1.Job){"reset-gpu": w.exits(m, 1, failed)})
-			w.until("closed", time.Hour, func() bool { return m.last().Kind == Repair && m.record().Current == nil })
+			w.until("closed", time.Hour, func() bool { return m.last().Kind == visit.Repair && m.record().Current == nil })
 			if len(m.jobs) > 0 || slices.ContainsFunc(m.Spec.Taints, func(t corev1.Taint) bool { return t.Key == conditions.TaintMaintenance }) {
 				t.Errorf("%d Jobs, taints %v", len(m.jobs), m.Spec.Taints)
 			}
@@ -597,23 +599,23 @@ func TestAnotherRepairerKeepsNoPlaceFromOtherNodes(t *testing.T) {
 				w.step(time.Minute)
 				w.fault(m, "GPUXidError", ecc)
 				if w.step(time.Minute); mode == "approve" {
-					w.ask(m, RequestRepair)
+					w.ask(m, visit.RequestRepair)
 				}
 			}
 			a.pods = []corev1.Pod{gpuPod("train", "Job")}
 			begin(a)
-			w.untilPhase(a, Emptying)
+			w.untilPhase(a, visit.Emptying)
 			a.Spec.Taints = append(a.Spec.Taints, taint("karpenter.sh/disrupted", ""))
 			a.pods = nil
 			begin(b)
-			w.untilClosed(b, Validation, Passed)
+			w.untilClosed(b, visit.Validation, visit.Passed)
 			w.never("an action on the node of another repairer", time.Hour, func() bool { return a.record().Current != nil || a.done() != "" })
-			if a.last().Phase != Yielded || a.waiting == nil || a.waiting.Reason != "held" {
+			if a.last().Phase != visit.Yielded || a.waiting == nil || a.waiting.Reason != "held" {
 				t.Errorf("visit %+v, waits %+v", a.last(), a.waiting)
 			}
 			a.Spec.Taints = slices.DeleteFunc(a.Spec.Taints, func(t corev1.Taint) bool { return t.Key == "karpenter.sh/disrupted" })
-			w.untilClosed(a, Repair, Passed)
-			w.untilClosed(a, Validation, Passed)
+			w.untilClosed(a, visit.Repair, visit.Passed)
+			w.untilClosed(a, visit.Validation, visit.Passed)
 		})
 	}
 }
@@ -623,27 +625,27 @@ func TestAVisitGoesOnAfterTheChangeOfThePolicyIsTakenBack(t *testing.T) {
 	off := func(r *policy.Repair) *policy.Repair { r.Mode = policy.RepairOff; return r }
 	noValidate := func(r *policy.Repair) *policy.Repair { r.Validate = nil; return r }
 	tests := map[string]struct {
-		kind   Kind
-		phase  Phase
+		kind   visit.Kind
+		phase  visit.Phase
 		change func(*policy.Repair) *policy.Repair
 		end    string
 	}{
-		"repair, mode off":          {Repair, Emptying, off, ""},
-		"repair, no spec.repair":    {Repair, Emptying, noRepair, ""},
-		"repair, it fails":          {Repair, Working, noRepair, `{"result":"failed","message":"no"}`},
-		"repair, it is refused":     {Repair, Working, noRepair, `{"result":"refused","message":"busy"}`},
-		"validation, no validate":   {Validation, Emptying, noValidate, ""},
-		"validation, no repair":     {Validation, Emptying, noRepair, ""},
-		"validation, it is refused": {Validation, Working, noRepair, `{"result":"refused","message":"busy"}`},
+		"repair, mode off":          {visit.Repair, visit.Emptying, off, ""},
+		"repair, no spec.repair":    {visit.Repair, visit.Emptying, noRepair, ""},
+		"repair, it fails":          {visit.Repair, visit.Working, noRepair, `{"result":"failed","message":"no"}`},
+		"repair, it is refused":     {visit.Repair, visit.Working, noRepair, `{"result":"refused","message":"busy"}`},
+		"validation, no validate":   {visit.Validation, visit.Emptying, noValidate, ""},
+		"validation, no repair":     {visit.Validation, visit.Emptying, noRepair, ""},
+		"validation, it is refused": {visit.Validation, visit.Working, noRepair, `{"result":"refused","message":"busy"}`},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			w, m := sick(t, ecc)
-			if test.kind == Validation {
+			if test.kind == visit.Validation {
 				m.run = w.cures(m)
-				w.untilClosed(m, Repair, Passed)
+				w.untilClosed(m, visit.Repair, visit.Passed)
 			}
-			if m.run = nil; test.phase == Emptying {
+			if m.run = nil; test.phase == visit.Emptying {
 				m.pods = []corev1.Pod{gpuPod("train", "Job")}
 			}
 			w.until("under way", time.Hour, func() bool { v := m.record().Current; return v != nil && v.Kind == test.kind && v.Phase == test.phase })
@@ -656,9 +658,9 @@ func TestAVisitGoesOnAfterTheChangeOfThePolicyIsTakenBack(t *testing.T) {
 				}
 				m.run = func(job *batchv1.Job) { w.end(m, job, exit, test.end) }
 			}
-			w.untilClosed(m, test.kind, Yielded)
+			w.untilClosed(m, test.kind, visit.Yielded)
 			w.policy, m.pods, m.run = before, nil, w.cures(m)
-			w.untilClosed(m, Validation, Passed)
+			w.untilClosed(m, visit.Validation, visit.Passed)
 		})
 	}
 }
@@ -703,7 +705,7 @@ func TestANodeBecomesEmptyFirst(t *testing.T) {
 				}
 				m.pods = nil
 			}
-			w.untilClosed(m, Repair, Passed)
+			w.untilClosed(m, visit.Repair, visit.Passed)
 		})
 	}
 }
@@ -724,14 +726,14 @@ func TestPodsAreEvictedOnlyIfTheyComeBackElsewhere(t *testing.T) {
 		t.Errorf("waits %+v", m.waiting)
 	}
 	m.pods = nil
-	w.untilClosed(m, Repair, Passed)
+	w.untilClosed(m, visit.Repair, visit.Passed)
 }
 
 func TestANodeThatDoesNotBecomeEmptyIsGivenUpUntilAPersonAsks(t *testing.T) {
 	w, m := sick(t, ecc)
 	m.run = w.cures(m)
 	m.pods = []corev1.Pod{gpuPod("train", "Job")}
-	w.untilClosed(m, Repair, Failed)
+	w.untilClosed(m, visit.Repair, visit.Failed)
 	if took := m.last().EndedAt.Sub(m.last().StartedAt); took < 30*time.Minute || took > 31*time.Minute {
 		t.Errorf("given up after %s", took)
 	}
@@ -740,8 +742,8 @@ func TestANodeThatDoesNotBecomeEmptyIsGivenUpUntilAPersonAsks(t *testing.T) {
 	}
 	m.pods = nil
 	w.never("another visit", 2*time.Hour, func() bool { return m.record().Current != nil })
-	w.ask(m, RequestRepair)
-	w.untilClosed(m, Repair, Passed)
+	w.ask(m, visit.RequestRepair)
+	w.untilClosed(m, visit.Repair, visit.Passed)
 }
 
 func TestAPodThatComesAfterTheTaintStopsTheAction(t *testing.T) {
@@ -759,14 +761,14 @@ func TestAPodThatComesAfterTheTaintStopsTheAction(t *testing.T) {
 			w, m := sick(t, late.message)
 			m.run = w.cures(m)
 			m.stalled = true
-			w.untilPhase(m, Working)
+			w.untilPhase(m, visit.Working)
 			m.pods, m.stalled = []corev1.Pod{late.pod}, false
 			w.step(time.Second)
-			if m.phase() != Emptying || len(w.created) > 0 || m.done() != "" || !strings.Contains(m.record().Current.Outcome, "pod ml/late has") {
+			if m.phase() != visit.Emptying || len(w.created) > 0 || m.done() != "" || !strings.Contains(m.record().Current.Outcome, "pod ml/late has") {
 				t.Errorf("%d Jobs, done %q, %s", len(w.created), m.done(), m.record())
 			}
 			m.pods = nil
-			w.untilClosed(m, Repair, Passed)
+			w.untilClosed(m, visit.Repair, visit.Passed)
 		})
 	}
 }
@@ -776,7 +778,7 @@ func TestAJobThatWasDeletedBeforeItWasSeenIsNotCreatedAnew(t *testing.T) {
 	for created, want := range map[types.UID]bool{"": true, "uid-1": false} {
 		w, m := sick(t, ecc)
 		m.stalled = true
-		w.untilPhase(m, Working)
+		w.untilPhase(m, visit.Working)
 		f := w.facts(m)
 		f.Created, f.Has, f.Template = created, Needs{Pods: true, Breaker: true, Template: "reset-gpu"}, w.templates["reset-gpu"]
 		s := Next(w.policy, f, w.now)
@@ -787,12 +789,12 @@ func TestAJobThatWasDeletedBeforeItWasSeenIsNotCreatedAnew(t *testing.T) {
 }
 
 func TestAVisitOfAnotherInstallationIsLeftAlone(t *testing.T) {
-	for _, phase := range []Phase{Emptying, Working, Proving} {
+	for _, phase := range []visit.Phase{visit.Emptying, visit.Working, visit.Proving} {
 		w, m := sick(t, ecc)
 		switch phase {
-		case Emptying:
+		case visit.Emptying:
 			m.pods = []corev1.Pod{gpuPod("p", "Job")}
-		case Proving:
+		case visit.Proving:
 			m.run = func(job *batchv1.Job) { w.end(m, job, 0, done) }
 		}
 		w.untilPhase(m, phase)
@@ -821,7 +823,7 @@ func TestARefusedActionIsTriedAgain(t *testing.T) {
 			t.Errorf("events %q", w.events)
 		}
 		m.run = w.cures(m)
-		w.untilClosed(m, Repair, Passed)
+		w.untilClosed(m, visit.Repair, visit.Passed)
 		if m.done() != "reset-gpu" {
 			t.Errorf("done %q", m.done())
 		}
@@ -830,7 +832,7 @@ func TestARefusedActionIsTriedAgain(t *testing.T) {
 		t.Run("for as long as the node may take to become empty, then a person is asked: "+action, func(t *testing.T) {
 			w, m := sick(t, message)
 			w.program(m, map[string]func(*batchv1.Job){action: w.exits(m, 2, refused)})
-			w.untilClosed(m, Repair, Failed)
+			w.untilClosed(m, visit.Repair, visit.Failed)
 			if v := m.last(); v.Attempt < 5 || v.Outcome != "refused: pod ml/train-0 holds a GPU" || m.done() != "" {
 				t.Errorf("%d attempts, %q, done %q", v.Attempt, v.Outcome, m.done())
 			}
@@ -839,8 +841,8 @@ func TestARefusedActionIsTriedAgain(t *testing.T) {
 			}
 			w.never("another visit", time.Hour, func() bool { return m.record().Current != nil })
 			m.run = w.cures(m)
-			w.ask(m, RequestRepair)
-			if w.untilClosed(m, Repair, Passed); m.done() != action {
+			w.ask(m, visit.RequestRepair)
+			if w.untilClosed(m, visit.Repair, visit.Passed); m.done() != action {
 				t.Errorf("done %q", m.done())
 			}
 		})
@@ -849,7 +851,7 @@ func TestARefusedActionIsTriedAgain(t *testing.T) {
 		w, m := sick(t, ecc)
 		w.program(m, map[string]func(*batchv1.Job){"reset-gpu": w.exits(m, 2, refused)})
 		w.policy.Repair.NextIfRefused = true
-		w.untilClosed(m, Repair, Passed)
+		w.untilClosed(m, visit.Repair, visit.Passed)
 		if took := m.last().EndedAt.Sub(m.last().StartedAt); m.last().Attempt < 5 || m.last().Attempt > 8 || took < 25*time.Minute || took > 35*time.Minute || m.done() != "reset-gpu reboot" {
 			t.Errorf("%d attempts in %s, done %q", m.last().Attempt, took, m.done())
 		}
@@ -860,19 +862,19 @@ func TestARefusedActionIsTriedAgain(t *testing.T) {
 	t.Run("and was not done if it was the last one", func(t *testing.T) {
 		w, m := sick(t, ecc, "{template: reset-gpu, timeout: 10m}, {template: reboot, timeout: 20m}", "{template: reset-gpu, timeout: 10m}")
 		w.program(m, map[string]func(*batchv1.Job){"reset-gpu": w.exits(m, 2, refused)})
-		w.untilClosed(m, Repair, Failed)
+		w.untilClosed(m, visit.Repair, visit.Failed)
 		w.never("another visit", time.Hour, func() bool { return m.record().Current != nil })
 		if a := m.record().Advice; a != nil || m.done() != "" {
 			t.Errorf("done %q, advice %+v", m.done(), a)
 		}
 		m.run = w.cures(m)
-		w.ask(m, RequestRepair)
-		w.untilClosed(m, Repair, Passed)
+		w.ask(m, visit.RequestRepair)
+		w.untilClosed(m, visit.Repair, visit.Passed)
 	})
 	t.Run("and a validation fails", func(t *testing.T) {
 		w, m := sick(t, ecc)
 		w.program(m, map[string]func(*batchv1.Job){"check": w.exits(m, 2, refused)})
-		w.untilClosed(m, Validation, Failed)
+		w.untilClosed(m, visit.Validation, visit.Failed)
 		if v := m.last(); v.Attempt < 4 || !strings.Contains(v.Outcome, "refused: pod ml/train-0") {
 			t.Errorf("visit %+v", v)
 		}
@@ -910,7 +912,7 @@ func TestAJobThatDoesNotStartEndsTheVisitWithoutAHeavierAction(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w, m := sick(t, ecc)
 			test.prepare(w, m)
-			w.untilClosed(m, Repair, Failed)
+			w.untilClosed(m, visit.Repair, visit.Failed)
 			if v := m.last(); !strings.Contains(v.Outcome, test.want) || v.EndedAt.Sub(v.StartedAt) > 6*time.Minute || m.done() != "" {
 				t.Errorf("after %s: %s; done %q", v.EndedAt.Sub(v.StartedAt), v.Outcome, m.done())
 			}
@@ -932,10 +934,10 @@ func TestAJobWhosePodHasEndedHasStarted(t *testing.T) {
 		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "repair", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}}}
 		m.ended[job.Name] = pod
 	}
-	w.untilPhase(m, Working)
-	w.never("the Job is taken for one that has not started", 8*time.Minute, func() bool { return m.phase() != Working })
+	w.untilPhase(m, visit.Working)
+	w.never("the Job is taken for one that has not started", 8*time.Minute, func() bool { return m.phase() != visit.Working })
 	m.run = w.cures(m)
-	w.untilClosed(m, Repair, Passed)
+	w.untilClosed(m, visit.Repair, visit.Passed)
 }
 
 func TestAPersonTakesOver(t *testing.T) {
@@ -943,7 +945,7 @@ func TestAPersonTakesOver(t *testing.T) {
 		m.Spec.Taints = slices.DeleteFunc(m.Spec.Taints, func(t corev1.Taint) bool { return t.Key == conditions.TaintMaintenance })
 	}
 	tests := map[string]func(w *world, m *machine){
-		"by kubectl pitcrew repair --stop": func(w *world, m *machine) { w.ask(m, RequestStop) },
+		"by kubectl pitcrew repair --stop": func(w *world, m *machine) { w.ask(m, visit.RequestStop) },
 		"by removing the taint":            removeTaint,
 		"by label skip":                    func(w *world, m *machine) { m.Labels[conditions.LabelSkip] = "true" },
 		"by releasing the node": func(w *world, m *machine) {
@@ -961,7 +963,7 @@ func TestAPersonTakesOver(t *testing.T) {
 			take(w, m)
 			w.step(time.Second)
 			w.step(endPoll)
-			if m.record().Current != nil || m.last().Phase != Failed || len(m.jobs) > 0 {
+			if m.record().Current != nil || m.last().Phase != visit.Failed || len(m.jobs) > 0 {
 				t.Errorf("%d Jobs, record %s", len(m.jobs), m.record())
 			}
 			if slices.ContainsFunc(m.Spec.Taints, func(t corev1.Taint) bool { return t.Key == conditions.TaintMaintenance }) {
@@ -983,58 +985,58 @@ func TestAPersonTakesOver(t *testing.T) {
 		w, m := sick(t, ecc)
 		m.run = w.cures(m)
 		m.pods = []corev1.Pod{gpuPod("train", "Job")}
-		w.untilPhase(m, Emptying)
-		w.ask(m, RequestStop)
+		w.untilPhase(m, visit.Emptying)
+		w.ask(m, visit.RequestStop)
 		m.pods = nil
 		w.never("another visit", time.Hour, func() bool { return len(w.created) > 0 })
-		w.ask(m, RequestRepair)
-		w.untilClosed(m, Repair, Passed)
+		w.ask(m, visit.RequestRepair)
+		w.untilClosed(m, visit.Repair, visit.Passed)
 	})
 }
 
 func TestWhatAPersonHasStoppedStaysStopped(t *testing.T) {
 	// sees: the remediator acts on the stop before the next request.
 	for _, sees := range []bool{true, false} {
-		for _, kind := range []string{RequestRelease, RequestCheck} {
+		for _, kind := range []string{visit.RequestRelease, visit.RequestCheck} {
 			t.Run(fmt.Sprintf("%s, seen %t", kind, sees), func(t *testing.T) {
 				w, m := sick(t, ecc)
 				m.run = w.cures(m)
 				m.pods = []corev1.Pod{gpuPod("train", "Job")}
 				if sees { // and no visit has begun
 					w.engine(m)
-					w.ask(m, RequestStop)
+					w.ask(m, visit.RequestStop)
 					w.step(time.Minute)
 				} else {
-					w.untilPhase(m, Emptying)
-					w.ask(m, RequestStop)
+					w.untilPhase(m, visit.Emptying)
+					w.ask(m, visit.RequestStop)
 				}
 				w.ask(m, kind)
 				m.pods = nil
 				w.program(m, map[string]func(*batchv1.Job){"check": w.exits(m, 1, `{"result":"failed","message":"no"}`)})
 				checks := func() (n int) {
 					for _, v := range m.record().Last {
-						if v.Kind == Validation {
+						if v.Kind == visit.Validation {
 							n++
 						}
 					}
 					return n
 				}
 				w.never("a repair", 3*time.Hour, func() bool { return m.done() != "" })
-				if want := map[string]int{RequestRelease: 1}[kind]; checks() != want {
+				if want := map[string]int{visit.RequestRelease: 1}[kind]; checks() != want {
 					t.Errorf("%d validations, want %d", checks(), want)
 				}
-				if len(w.created) > 0 != (kind == RequestRelease) {
+				if len(w.created) > 0 != (kind == visit.RequestRelease) {
 					t.Errorf("%d Jobs", len(w.created))
 				}
-				if v := m.record().Last; kind == RequestRelease && v[0].Kind == Repair {
+				if v := m.record().Last; kind == visit.RequestRelease && v[0].Kind == visit.Repair {
 					t.Errorf("another repair: %+v", v[0])
 				}
 				if GivenUp(w.policy, m.Node, m.record(), m.quarantine()) != nil {
 					t.Error("it is reported to the person who has stopped it")
 				}
 				m.run = w.cures(m)
-				w.ask(m, RequestRepair)
-				w.untilClosed(m, Validation, Passed)
+				w.ask(m, visit.RequestRepair)
+				w.untilClosed(m, visit.Validation, visit.Passed)
 			})
 		}
 	}
@@ -1042,7 +1044,7 @@ func TestWhatAPersonHasStoppedStaysStopped(t *testing.T) {
 		w, m := sick(t, ecc)
 		m.run = w.cures(m)
 		w.engine(m)
-		w.ask(m, RequestStop)
+		w.ask(m, visit.RequestStop)
 		taints := m.Spec.Taints
 		m.Spec.Taints = nil
 		w.visit(m)
@@ -1053,14 +1055,14 @@ func TestWhatAPersonHasStoppedStaysStopped(t *testing.T) {
 		w, m := sick(t, ecc)
 		m.run = w.cures(m)
 		w.engine(m)
-		w.ask(m, RequestStop)
+		w.ask(m, visit.RequestStop)
 		var err error
 		if m.Node, err = quarantine.ReleaseManually(m.Node, quarantine.Manual{}, w.now); err != nil {
 			t.Fatal(err)
 		}
 		w.step(time.Hour)
 		w.fault(m, "GPUXidError", strings.ReplaceAll(ecc, "1b", "2b"))
-		w.untilClosed(m, Repair, Passed)
+		w.untilClosed(m, visit.Repair, visit.Passed)
 		if m.record().Stopped != "" {
 			t.Errorf("stopped: %q", m.record().Stopped)
 		}
@@ -1070,7 +1072,7 @@ func TestWhatAPersonHasStoppedStaysStopped(t *testing.T) {
 func TestTheTaintIsRemovedIfAWriterBringsItBack(t *testing.T) {
 	w, m := sick(t, ecc)
 	m.run = w.cures(m)
-	w.untilClosed(m, Repair, Passed)
+	w.untilClosed(m, visit.Repair, visit.Passed)
 	m.Spec.Taints = append(m.Spec.Taints, taint(conditions.TaintMaintenance, "repair"))
 	w.step(time.Second)
 	if slices.ContainsFunc(m.Spec.Taints, func(t corev1.Taint) bool { return t.Key == conditions.TaintMaintenance }) {
@@ -1084,7 +1086,7 @@ func TestANodeThatDoesNotComeBackIsHandedOver(t *testing.T) {
 			w, m := sick(t, message)
 			gone := func(*batchv1.Job) { w.set(m, string(corev1.NodeReady), corev1.ConditionUnknown, "") }
 			w.program(m, map[string]func(*batchv1.Job){"reboot": gone, "reset-gpu": gone})
-			w.untilClosed(m, Repair, Failed)
+			w.untilClosed(m, visit.Repair, visit.Failed)
 			if !w.happened("RepairFailed", "only its provider or a person can help") {
 				t.Errorf("events %q", w.events)
 			}
@@ -1100,7 +1102,7 @@ func TestAJobThatOthersDeleteIsNotCreatedAgain(t *testing.T) {
 	w.program(m, map[string]func(*batchv1.Job){"reset-gpu": nil})
 	w.until("the Job is noted", time.Hour, func() bool { v := m.record().Current; return v != nil && v.JobUID != "" })
 	clear(m.jobs)
-	w.untilClosed(m, Repair, Passed)
+	w.untilClosed(m, visit.Repair, visit.Passed)
 	if m.done() != "reset-gpu reboot" {
 		t.Errorf("done %q", m.done())
 	}
@@ -1110,14 +1112,14 @@ func TestAFaultThatClearsByItselfEndsTheVisit(t *testing.T) {
 	w, m := sick(t, ecc)
 	m.run = w.cures(m)
 	m.pods = []corev1.Pod{gpuPod("train", "Job")}
-	w.untilPhase(m, Emptying)
+	w.untilPhase(m, visit.Emptying)
 	w.fault(m, "GPUXidError", "")
-	w.until("the visit has yielded", time.Hour, func() bool { return m.last().Kind == Repair && m.last().Phase == Yielded })
+	w.until("the visit has yielded", time.Hour, func() bool { return m.last().Kind == visit.Repair && m.last().Phase == visit.Yielded })
 	if m.done() != "" {
 		t.Errorf("done %q", m.done())
 	}
 	m.pods = nil
-	w.untilClosed(m, Validation, Passed)
+	w.untilClosed(m, visit.Validation, visit.Passed)
 }
 
 // Every repair was proven, and the check under load finds the fault each time.
@@ -1127,7 +1129,7 @@ func TestAFaultThatComesBackUnderLoadAfterEveryRepairAsksForAReplacement(t *test
 		w.end(m, job, 0, `{"result":"problem","message":"DCGM level 3: memory"}`)
 		w.fault(m, "GPUXidError", ecc)
 	}})
-	w.until("the advice to replace it", 4*time.Hour, func() bool { a := m.record().Advice; return a != nil && a.Do == AdviseReplace })
+	w.until("the advice to replace it", 4*time.Hour, func() bool { a := m.record().Advice; return a != nil && a.Do == visit.AdviseReplace })
 	if m.done() != "reset-gpu reboot" || !m.record().Repairs[1].Proven || !m.isQuarantined() {
 		t.Errorf("done %s, record %s", m.done(), m.record())
 	}
@@ -1139,7 +1141,7 @@ func TestAConditionFromBeforeTheBootAsksForNothing(t *testing.T) {
 	m.silent = true
 	m.Status.NodeInfo.BootID = "a-boot-9" // NPD has not reported since
 	w.never("a visit", time.Hour, func() bool { return m.record().Current != nil })
-	w.ask(m, RequestRepair)
+	w.ask(m, visit.RequestRepair)
 	if w.step(time.Minute); !w.happened("RepairRefused", "condition GPUXidError has no recent report of this boot") {
 		t.Errorf("events %q", w.events)
 	}
@@ -1153,7 +1155,7 @@ func TestValidationFails(t *testing.T) {
 			w.fault(m, "GPUXidError", ecc)
 			m.run = w.cures(m)
 		}})
-		w.untilClosed(m, Validation, Passed)
+		w.untilClosed(m, visit.Validation, visit.Passed)
 		if m.done() != "reset-gpu reboot" {
 			t.Errorf("done %q", m.done())
 		}
@@ -1167,7 +1169,7 @@ func TestValidationFails(t *testing.T) {
 			w.end(m, job, 0, `{"result":"healthy","message":"passed"}`)
 			w.fault(m, "GPUMemoryError", dead)
 		}})
-		w.untilClosed(m, Validation, Failed)
+		w.untilClosed(m, visit.Validation, visit.Failed)
 		w.never("released", 2*time.Hour, func() bool { return !m.isQuarantined() })
 	})
 	t.Run("without a report of the plugin", func(t *testing.T) {
@@ -1176,7 +1178,7 @@ func TestValidationFails(t *testing.T) {
 			w.end(m, job, 0, `{"result":"healthy","message":"passed"}`)
 			m.silent = true
 		}})
-		w.untilClosed(m, Validation, Failed)
+		w.untilClosed(m, visit.Validation, visit.Failed)
 	})
 	t.Run("without the condition of its verdict, which goes while it runs", func(t *testing.T) {
 		w, m := sick(t, ecc)
@@ -1189,7 +1191,7 @@ func TestValidationFails(t *testing.T) {
 				m.Status.Conditions = slices.DeleteFunc(m.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == "DCGMDiagFailed" })
 			}
 		}
-		w.untilClosed(m, Validation, Failed)
+		w.untilClosed(m, visit.Validation, visit.Failed)
 		if !strings.Contains(m.last().Outcome, "DCGMDiagFailed") {
 			t.Error(m.last().Outcome)
 		}
@@ -1206,7 +1208,7 @@ func TestValidationFails(t *testing.T) {
 		}
 		w.never("released, or validated", 2*time.Hour, func() bool { return !m.isQuarantined() || len(w.created) > 1 })
 		w.set(m, "DCGMDiagFailed", corev1.ConditionFalse, "no fault")
-		w.untilClosed(m, Validation, Passed)
+		w.untilClosed(m, visit.Validation, visit.Passed)
 	})
 	t.Run("when it cannot run twice, and is not tried again", func(t *testing.T) {
 		for name, end := range map[string]func(w *world, m *machine) func(*batchv1.Job){
@@ -1218,7 +1220,7 @@ func TestValidationFails(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				w, m := sick(t, ecc)
 				w.program(m, map[string]func(*batchv1.Job){"check": end(w, m)})
-				w.untilClosed(m, Validation, Failed)
+				w.untilClosed(m, visit.Validation, visit.Failed)
 				if n := len(w.created); n != 3 { // the reset and two checks
 					t.Errorf("%d Jobs: %v", n, slices.Collect(maps.Keys(w.created)))
 				}
@@ -1237,19 +1239,19 @@ func TestAFaultAfterTheValidationIsValidatedAnew(t *testing.T) {
 	m.run = w.cures(m)
 	w.step(time.Minute)
 	w.fault(m, "GPUXidError", "")
-	w.untilClosed(m, Validation, Passed)
+	w.untilClosed(m, visit.Validation, visit.Passed)
 	first := m.last().ID
 	w.step(time.Minute)
-	if a := m.record().Advice; a == nil || a.Do != AdviseReturn {
+	if a := m.record().Advice; a == nil || a.Do != visit.AdviseReturn {
 		t.Errorf("advice %+v", a)
 	}
 	w.fault(m, "GPUXidError", ecc)
 	w.step(time.Minute)
-	if a := m.record().Advice; a != nil && a.Do == AdviseReturn {
+	if a := m.record().Advice; a != nil && a.Do == visit.AdviseReturn {
 		t.Errorf("advice %+v for a node with a fault", a)
 	}
 	w.fault(m, "GPUXidError", "")
-	w.until("a second validation", time.Hour, func() bool { return m.last().ID != first && m.last().Phase == Passed })
+	w.until("a second validation", time.Hour, func() bool { return m.last().ID != first && m.last().Phase == visit.Passed })
 	w.until("the node is released", 4*time.Hour, func() bool { return !m.isQuarantined() })
 }
 
@@ -1275,10 +1277,10 @@ func TestARuleThatOnlyObservesValidatesNothing(t *testing.T) {
 func TestANewBootIsValidatedAnew(t *testing.T) {
 	w, m := sick(t, ecc)
 	w.program(m, map[string]func(*batchv1.Job){"check": w.exits(m, 1, "")})
-	w.untilClosed(m, Validation, Failed)
+	w.untilClosed(m, visit.Validation, visit.Failed)
 	w.reboot(m)
 	m.run = w.cures(m)
-	w.untilClosed(m, Validation, Passed)
+	w.untilClosed(m, visit.Validation, visit.Passed)
 }
 
 func TestReleaseWithValidation(t *testing.T) {
@@ -1292,10 +1294,10 @@ func TestReleaseWithValidation(t *testing.T) {
 		}
 		w.fault(m, "GPUXidError", "")
 		w.never("a validation of a node that only a person releases", time.Hour, func() bool { return m.record().Current != nil })
-		w.ask(m, RequestRelease)
-		w.untilClosed(m, Validation, Passed)
+		w.ask(m, visit.RequestRelease)
+		w.untilClosed(m, visit.Validation, visit.Passed)
 		w.until("the node is released", time.Minute, func() bool { return !m.isQuarantined() })
-		if q := m.quarantine(); q.ReleasedBy != quarantine.ByPerson || q.ReleaseUser != "eve" || q.ReleaseReason != "because" {
+		if q := m.quarantine(); q.ReleasedBy != causes.ByPerson || q.ReleaseUser != "eve" || q.ReleaseReason != "because" {
 			t.Errorf("released by %q: %q, %q", q.ReleasedBy, q.ReleaseUser, q.ReleaseReason)
 		}
 		w.never("another visit", time.Hour, func() bool { return m.record().Current != nil })
@@ -1309,15 +1311,15 @@ func TestReleaseWithValidation(t *testing.T) {
 		m.Annotations[conditions.AnnotationQuarantine] = q.String()
 		w.fault(m, "GPUXidError", "")
 		w.never("a validation of a node that only a person releases", time.Hour, func() bool { return m.record().Current != nil })
-		w.ask(m, RequestRelease)
-		w.untilClosed(m, Validation, Passed)
+		w.ask(m, visit.RequestRelease)
+		w.untilClosed(m, visit.Validation, visit.Passed)
 	})
 	t.Run("fails", func(t *testing.T) {
 		w, m := sick(t, ecc, "mode: auto", "mode: off")
 		m.run = w.cures(m)
 		w.step(time.Minute)
-		w.ask(m, RequestRelease) // the fault is there
-		w.untilClosed(m, Validation, Failed)
+		w.ask(m, visit.RequestRelease) // the fault is there
+		w.untilClosed(m, visit.Validation, visit.Failed)
 		if m.record().Request != nil {
 			t.Errorf("request %+v", m.record().Request)
 		}
@@ -1328,23 +1330,23 @@ func TestReleaseWithValidation(t *testing.T) {
 		m.run = w.cures(m)
 		w.step(time.Minute)
 		m.pods = []corev1.Pod{gpuPod("train", "Job")}
-		w.ask(m, RequestRelease)
-		w.untilClosed(m, Validation, Failed)
+		w.ask(m, visit.RequestRelease)
+		w.untilClosed(m, visit.Validation, visit.Failed)
 		m.pods = nil
 		w.never("another visit", time.Hour, func() bool { return m.record().Current != nil })
 	})
 	t.Run("keeps no repair from beginning", func(t *testing.T) {
 		for name, tt := range map[string]struct {
 			change  []string
-			checked func(m *machine) *Checked
+			checked func(m *machine) *visit.Checked
 			why     string
 		}{
-			"no rule validates": {[]string{"      validate: true\n", ""}, func(*machine) *Checked { return nil }, "no rule of the quarantine has validate: true"},
-			"no rule validates, and a validation has passed": {[]string{"      validate: true\n", ""}, func(m *machine) *Checked {
-				return &Checked{At: start.Add(time.Hour), BootID: "a-boot-0", Quarantine: m.quarantine().ID}
+			"no rule validates": {[]string{"      validate: true\n", ""}, func(*machine) *visit.Checked { return nil }, "no rule of the quarantine has validate: true"},
+			"no rule validates, and a validation has passed": {[]string{"      validate: true\n", ""}, func(m *machine) *visit.Checked {
+				return &visit.Checked{At: start.Add(time.Hour), BootID: "a-boot-0", Quarantine: m.quarantine().ID}
 			}, "no rule of the quarantine has validate: true"},
-			"a forged validation has passed": {nil, func(m *machine) *Checked {
-				return &Checked{At: start.Add(time.Hour), BootID: "a-boot-0", Quarantine: m.quarantine().ID}
+			"a forged validation has passed": {nil, func(m *machine) *visit.Checked {
+				return &visit.Checked{At: start.Add(time.Hour), BootID: "a-boot-0", Quarantine: m.quarantine().ID}
 			}, "the validation has passed, but GPUXidError has not cleared"},
 		} {
 			t.Run(name, func(t *testing.T) {
@@ -1354,9 +1356,9 @@ func TestReleaseWithValidation(t *testing.T) {
 				r := m.record()
 				r.V, r.NodeUID, r.Checked = 1, m.UID, tt.checked(m)
 				r.Put(m.Node)
-				w.ask(m, RequestRelease)
+				w.ask(m, visit.RequestRelease)
 				w.policy = parse(t, tt.change...)
-				w.untilClosed(m, Repair, Passed)
+				w.untilClosed(m, visit.Repair, visit.Passed)
 				if !w.happened("RepairRefused", "not released: "+tt.why, "release a --without-validation") {
 					t.Errorf("events %q", w.events)
 				}
@@ -1367,7 +1369,7 @@ func TestReleaseWithValidation(t *testing.T) {
 		w, m := sick(t, ecc, "mode: auto", "mode: off")
 		w.policy.Repair.Validate = nil
 		w.step(time.Minute)
-		w.ask(m, RequestRelease)
+		w.ask(m, visit.RequestRelease)
 		w.step(time.Minute)
 		if m.record().Request != nil || !w.happened("RepairRefused", "repair.validate", "release a --without-validation") {
 			t.Errorf("events %q", w.events)
@@ -1432,8 +1434,8 @@ func TestLimits(t *testing.T) {
 		b := w.nodes["b"]
 		w.fault(b, "GPUXidError", "")
 		w.fault(w.nodes["c"], "GPUXidError", "")
-		b.Annotations = map[string]string{conditions.AnnotationRepair: (&Record{V: 1, NodeUID: b.UID, Current: &Visit{
-			ID: "x", Kind: Repair, Phase: Emptying, StartedAt: w.now, PhaseSince: w.now, ActionSince: w.now,
+		b.Annotations = map[string]string{conditions.AnnotationRepair: (&visit.Record{V: 1, NodeUID: b.UID, Current: &visit.Visit{
+			ID: "x", Kind: visit.Repair, Phase: visit.Emptying, StartedAt: w.now, PhaseSince: w.now, ActionSince: w.now,
 		}}).String()}
 		w.paused = "so that only a acts"
 		p := PeerOf(w.policy, b.Node, w.now)
@@ -1445,9 +1447,9 @@ func TestLimits(t *testing.T) {
 			{Key: "nvidia.com/gpu", Effect: corev1.TaintEffectNoSchedule}, {Key: conditions.TaintUnhealthy, Effect: corev1.TaintEffectNoSchedule},
 		} {
 			b.Spec.Taints = []corev1.Taint{taint}
-			b.Annotations[conditions.AnnotationQuarantine] = (&quarantine.Record{V: 1, NodeUID: b.UID, Quarantine: quarantine.Quarantine{
-				ID: "q", Phase: quarantine.Quarantined, Causes: []quarantine.Cause{{Condition: "GPUXidError", Rule: "gpu", Due: true, Repair: conditions.Reboot}},
-				Taint: &quarantine.Taint{Key: taint.Key, Effect: taint.Effect, Rule: "gpu", Repair: conditions.Reboot},
+			b.Annotations[conditions.AnnotationQuarantine] = (&causes.Record{V: 1, NodeUID: b.UID, Quarantine: causes.Quarantine{
+				ID: "q", Phase: causes.Quarantined, Causes: []causes.Cause{{Condition: "GPUXidError", Rule: "gpu", Due: true, Repair: conditions.Reboot}},
+				Taint: &causes.Taint{Key: taint.Key, Effect: taint.Effect, Rule: "gpu", Repair: conditions.Reboot},
 			}}).String()
 			if got, want := PeerOf(w.policy, b.Node, w.now).Active, taint.Key == conditions.TaintUnhealthy; got != want {
 				t.Errorf("with taint %s it counts: %v", taint.Key, got)
@@ -1460,16 +1462,16 @@ func TestALemonIsNotRepairedAgain(t *testing.T) {
 	w, m := sick(t, ecc, "lemon: {repairs: 4, window: 720h}", "lemon: {repairs: 2, window: 720h}")
 	m.run = w.cures(m)
 	for range 2 {
-		w.until("repaired and released", 5*time.Hour, func() bool { return m.last().Kind == Validation && !m.isQuarantined() })
+		w.until("repaired and released", 5*time.Hour, func() bool { return m.last().Kind == visit.Validation && !m.isQuarantined() })
 		w.step(time.Hour)
 		w.fault(m, "GPUXidError", strings.ReplaceAll(ecc, "1b", "2b")) // another GPU each time, else the engine asks for its replacement
 		w.step(time.Minute)
 	}
 	w.never("a third repair", 6*time.Hour, func() bool { return len(m.record().Repairs) > 2 })
-	if a := m.record().Advice; a == nil || a.Do != AdviseReplace || !strings.Contains(a.Why, "lemon") {
+	if a := m.record().Advice; a == nil || a.Do != visit.AdviseReplace || !strings.Contains(a.Why, "lemon") {
 		t.Errorf("advice %+v", a)
 	}
-	w.ask(m, RequestRepair)
+	w.ask(m, visit.RequestRepair)
 	w.step(time.Minute)
 	if !w.happened("repair.lemon reached: 2 repairs in 30 days") {
 		t.Errorf("events %q", w.events)
@@ -1479,9 +1481,9 @@ func TestALemonIsNotRepairedAgain(t *testing.T) {
 func TestARecordOfAnotherNodeIsIgnored(t *testing.T) {
 	w, m := sick(t, ecc)
 	m.run = w.cures(m)
-	w.untilClosed(m, Validation, Passed)
+	w.untilClosed(m, visit.Validation, visit.Passed)
 	m.UID = "uid-new"
-	if r, err := RecordOf(m.Node); err != nil || r != nil {
+	if r, err := visit.RecordOf(m.Node); err != nil || r != nil {
 		t.Errorf("record %v, %v", r, err)
 	}
 }
@@ -1489,7 +1491,7 @@ func TestARecordOfAnotherNodeIsIgnored(t *testing.T) {
 func TestNothingIsWrittenInVain(t *testing.T) {
 	w, m := sick(t, ecc)
 	m.pods = []corev1.Pod{gpuPod("train", "Job")}
-	w.untilPhase(m, Emptying)
+	w.untilPhase(m, visit.Emptying)
 	w.step(time.Minute)
 	before := m.Annotations[conditions.AnnotationRepair]
 	w.never("a write", 20*time.Minute, func() bool { return m.Annotations[conditions.AnnotationRepair] != before })
@@ -1497,24 +1499,26 @@ func TestNothingIsWrittenInVain(t *testing.T) {
 
 // Where no admission policy protects the record, whoever may write it must not choose what runs as root.
 func TestAJobHasOnlyArgumentsThatThePolicyAsksFor(t *testing.T) {
-	for name, change := range map[string]func(*world, *Visit){
-		"other arguments": func(_ *world, v *Visit) { v.Template, v.Args = "check", []string{"check", "-command", "--", "/bin/sh"} },
-		"one more":        func(_ *world, v *Visit) { v.Args = append(v.Args, "-force") },
-		"one less":        func(_ *world, v *Visit) { v.Args = v.Args[:1] },
-		"no GPUs":         func(_ *world, v *Visit) { v.Args = []string{"reset-gpu", "-gpu=0000:1b:00 -force"} },
-		"a line more":     func(_ *world, v *Visit) { v.Args = []string{"reset-gpu", "-gpu=0000:1b:00\n-force"} },
-		"a reboot that does not say so": func(_ *world, v *Visit) {
+	for name, change := range map[string]func(*world, *visit.Visit){
+		"other arguments": func(_ *world, v *visit.Visit) {
+			v.Template, v.Args = "check", []string{"check", "-command", "--", "/bin/sh"}
+		},
+		"one more":    func(_ *world, v *visit.Visit) { v.Args = append(v.Args, "-force") },
+		"one less":    func(_ *world, v *visit.Visit) { v.Args = v.Args[:1] },
+		"no GPUs":     func(_ *world, v *visit.Visit) { v.Args = []string{"reset-gpu", "-gpu=0000:1b:00 -force"} },
+		"a line more": func(_ *world, v *visit.Visit) { v.Args = []string{"reset-gpu", "-gpu=0000:1b:00\n-force"} },
+		"a reboot that does not say so": func(_ *world, v *visit.Visit) {
 			v.Template, v.Args = "reboot", []string{"reboot", "-boot-id=a-boot-0"}
 		},
-		"the policy has changed": func(w *world, _ *Visit) {
+		"the policy has changed": func(w *world, _ *visit.Visit) {
 			w.policy = parse(w, "ResetGPU: [{template: reset-gpu, timeout: 10m}, ", "ResetGPU: [")
 		},
-		"the template has changed": func(w *world, _ *Visit) { w.templates["reset-gpu"] = template("reset-gpu", "reset-gpu", "-all") },
+		"the template has changed": func(w *world, _ *visit.Visit) { w.templates["reset-gpu"] = template("reset-gpu", "reset-gpu", "-all") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, m := sick(t, ecc)
 			m.stalled = true
-			w.untilPhase(m, Working)
+			w.untilPhase(m, visit.Working)
 			r := m.record()
 			change(w, r.Current)
 			r.Put(m.Node)
@@ -1523,7 +1527,7 @@ func TestAJobHasOnlyArgumentsThatThePolicyAsksFor(t *testing.T) {
 			if len(w.created) > 0 || !w.happened("RepairFailed", "has not started: the policy and the template do not ask for arguments") {
 				t.Errorf("Jobs %v, record %s; events:\n%s", w.created, m.record(), strings.Join(w.events, "\n"))
 			}
-			w.until("the visit is closed", time.Minute, func() bool { return m.last().Phase == Failed })
+			w.until("the visit is closed", time.Minute, func() bool { return m.last().Phase == visit.Failed })
 		})
 	}
 }
@@ -1531,7 +1535,7 @@ func TestAJobHasOnlyArgumentsThatThePolicyAsksFor(t *testing.T) {
 func TestAJobIsCreatedAlthoughOtherGPUsHaveAFaultByNow(t *testing.T) {
 	w, m := sick(t, ecc)
 	m.stalled = true
-	w.untilPhase(m, Working)
+	w.untilPhase(m, visit.Working)
 	w.fault(m, "GPUXidError", lost)
 	m.stalled = false
 	w.step(time.Second)

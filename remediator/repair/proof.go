@@ -10,9 +10,10 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/firstcheck"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/gpus"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 // state is what a condition shows about a cause of a quarantine.
@@ -28,7 +29,7 @@ const (
 )
 
 // ruleOf is the rule of a cause or, if the policy has renamed it, the first one for the condition.
-func (d *decider) ruleOf(c *quarantine.Cause) (policy.Rule, bool) {
+func (d *decider) ruleOf(c *causes.Cause) (policy.Rule, bool) {
 	if rule, ok := d.policy.Rule(c.Rule); ok {
 		return rule, true
 	}
@@ -40,7 +41,7 @@ func (d *decider) ruleOf(c *quarantine.Cause) (policy.Rule, bool) {
 }
 
 // stateOf is what is known about a cause before an action: it has cleared by the engine's own view, or the fault is there, in this boot.
-func (d *decider) stateOf(q *quarantine.Record, c *quarantine.Cause) state {
+func (d *decider) stateOf(q *causes.Record, c *causes.Cause) state {
 	boot := d.facts.Node.Status.NodeInfo.BootID
 	if boot == "" || q.Boot.ID != boot {
 		return unclear // the engine has not seen this boot yet
@@ -58,7 +59,7 @@ func (d *decider) stateOf(q *quarantine.Record, c *quarantine.Cause) state {
 }
 
 // shows is what the condition of a cause shows. It counts with a heartbeat that is not older than a time, and current by its rule.
-func (d *decider) shows(c *quarantine.Cause, since time.Time) state {
+func (d *decider) shows(c *causes.Cause, since time.Time) state {
 	rule, known := d.ruleOf(c)
 	condition, exists := node.ConditionOf(d.facts.Node, c.Condition)
 	if !known || !exists {
@@ -66,7 +67,7 @@ func (d *decider) shows(c *quarantine.Cause, since time.Time) state {
 	}
 	heartbeat := condition.LastHeartbeatTime.Time
 	if c.Condition != corev1.NodeReady && rule.UnknownAfter != policy.Never {
-		if heartbeat.Before(since) || d.now.Sub(heartbeat) > rule.UnknownAfter || quarantine.FromFuture(heartbeat, d.now) {
+		if heartbeat.Before(since) || d.now.Sub(heartbeat) > rule.UnknownAfter || causes.FromFuture(heartbeat, d.now) {
 			return unclear
 		}
 	}
@@ -84,17 +85,17 @@ func (d *decider) shows(c *quarantine.Cause, since time.Time) state {
 }
 
 // needsAction tells whether a cause is one that actions are for.
-func needsAction(c *quarantine.Cause) bool {
+func needsAction(c *causes.Cause) bool {
 	return c.Due && (c.Repair == conditions.ResetGPU || c.Repair == conditions.Reboot)
 }
 
 // needsReplacement tells whether a cause is of class Replace.
-func needsReplacement(q *quarantine.Record) bool {
-	return slices.ContainsFunc(q.Causes, func(c quarantine.Cause) bool { return c.Due && c.Repair == conditions.Replace })
+func needsReplacement(q *causes.Record) bool {
+	return slices.ContainsFunc(q.Causes, func(c causes.Cause) bool { return c.Due && c.Repair == conditions.Replace })
 }
 
 // classOf is the class of the action that a quarantine needs now; why says that it needs none.
-func (d *decider) classOf(q *quarantine.Record) (class conditions.Repair, why string) {
+func (d *decider) classOf(q *causes.Record) (class conditions.Repair, why string) {
 	if needsReplacement(q) {
 		return 0, "a cause is of class Replace"
 	}
@@ -108,7 +109,8 @@ func (d *decider) classOf(q *quarantine.Record) (class conditions.Repair, why st
 		case faulty:
 			class = max(class, c.Repair)
 		case unclear:
-			unknown = "condition " + string(c.Condition) + " has no recent report of this boot; see whether the Node Problem Detector runs on the node"
+			unknown = "condition " + string(c.Condition) + " has no recent report of this boot; " +
+				"see whether the Node Problem Detector runs on the node"
 		}
 	}
 	switch {
@@ -122,7 +124,7 @@ func (d *decider) classOf(q *quarantine.Record) (class conditions.Repair, why st
 
 // unproven names the causes that an action has not removed, by what is known after the Job; still tells whether the fault of one is
 // there for sure.
-func (d *decider) unproven(q *quarantine.Record, v *Visit) (names []string, still bool) {
+func (d *decider) unproven(q *causes.Record, v *visit.Visit) (names []string, still bool) {
 	boot := d.facts.Node.Status.NodeInfo.BootID
 	for i := range q.Causes {
 		c := &q.Causes[i]
@@ -150,7 +152,7 @@ func (d *decider) unproven(q *quarantine.Record, v *Visit) (names []string, stil
 
 // judge looks at all conditions of ours on a node after a check: fault is the first that shows one, waits the first that has not been
 // reported since the check, or is missing.
-func (d *decider) judge(v *Visit) (fault, waits string) {
+func (d *decider) judge(v *visit.Visit) (fault, waits string) {
 	for _, name := range v.Verdict {
 		if _, ok := node.ConditionOf(d.facts.Node, corev1.NodeConditionType(name)); !ok {
 			waits = name
@@ -170,7 +172,8 @@ func (d *decider) judge(v *Visit) (fault, waits string) {
 		switch {
 		case matched && !rule.AlertOnly:
 			fault = name
-		case limit != policy.Never && (!heartbeat.After(v.JobEndedAt) || quarantine.FromFuture(heartbeat, d.now)), condition.Status == corev1.ConditionUnknown:
+		case limit != policy.Never && (!heartbeat.After(v.JobEndedAt) || causes.FromFuture(heartbeat, d.now)),
+			condition.Status == corev1.ConditionUnknown:
 			waits = name
 		}
 	}
@@ -178,7 +181,7 @@ func (d *decider) judge(v *Visit) (fault, waits string) {
 }
 
 // causeNames names the conditions of the causes that are due.
-func causeNames(q *quarantine.Record) string {
+func causeNames(q *causes.Record) string {
 	var names []string
 	for _, c := range q.Causes {
 		if c.Due {
@@ -189,9 +192,9 @@ func causeNames(q *quarantine.Record) string {
 }
 
 // gpusOf are the faulty GPUs that a visit is about, by their PCI addresses; none: they are not known.
-func (d *decider) gpusOf(v *Visit) []string {
+func (d *decider) gpusOf(v *visit.Visit) []string {
 	if q := d.facts.Quarantine; q != nil && v.Quarantine != "" {
-		return gpus.Faulty(d.facts.Node, slices.DeleteFunc(slices.Clone(q.Causes), func(c quarantine.Cause) bool { return !needsAction(&c) }))
+		return gpus.Faulty(d.facts.Node, slices.DeleteFunc(slices.Clone(q.Causes), func(c causes.Cause) bool { return !needsAction(&c) }))
 	}
 	return nil
 }

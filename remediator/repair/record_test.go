@@ -12,6 +12,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
@@ -39,34 +40,34 @@ func TestARecordThatNoRemediatorWritesIsRefused(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			if r, err := ParseRecord(test.text); err == nil || !strings.Contains(err.Error(), test.want) || len(err.Error()) > 400 {
+			if r, err := visit.ParseRecord(test.text); err == nil || !strings.Contains(err.Error(), test.want) || len(err.Error()) > 400 {
 				t.Errorf("got %v, %v, want %q", r, err, test.want)
 			}
 		})
 	}
-	if r, err := ParseRecord(`{"v":1,"nodeUID":"u","later":{}}`); err != nil || r.String() != "" {
+	if r, err := visit.ParseRecord(`{"v":1,"nodeUID":"u","later":{}}`); err != nil || r.String() != "" {
 		t.Errorf("a field of a later version: %v, %v", r, err)
 	}
 }
 
 // A record is input: times that lie ahead must not keep a visit open.
 func TestForgedTimesEndNoTimer(t *testing.T) {
-	for _, phase := range []Phase{Emptying, Working, Proving} {
+	for _, phase := range []visit.Phase{visit.Emptying, visit.Working, visit.Proving} {
 		t.Run(string(phase), func(t *testing.T) {
 			w, m := sick(t, ecc)
 			w.engine(m)
 			ahead := w.now.Add(100 * 365 * day)
 			m.pods = []corev1.Pod{gpuPod("train", "Job")}
-			m.Annotations[conditions.AnnotationRepair] = (&Record{V: 1, NodeUID: m.UID, Current: &Visit{
-				ID: "forged", Kind: Repair, Phase: phase, Quarantine: m.quarantine().ID, StartedAt: ahead, PhaseSince: ahead, ActionSince: ahead,
+			m.Annotations[conditions.AnnotationRepair] = (&visit.Record{V: 1, NodeUID: m.UID, Current: &visit.Visit{
+				ID: "forged", Kind: visit.Repair, Phase: phase, Quarantine: m.quarantine().ID, StartedAt: ahead, PhaseSince: ahead, ActionSince: ahead,
 				RetryAt: ahead, Deadline: ahead, JobEndedAt: ahead, Attempt: 1, Template: "reset-gpu", BootID: "a-boot-0", JobUID: "x", Reboots: true,
-			}, Repairs: []Action{{At: ahead, Template: "reset-gpu", Quarantine: "x"}}, Request: &Request{Kind: RequestCheck, At: ahead},
-				Checked: &Checked{At: ahead}, Advice: &Advice{At: ahead}, Last: []Visit{{ID: "l", Kind: Sweep, Phase: Passed, EndedAt: ahead}}}).String()
-			if phase == Working {
+			}, Repairs: []visit.Action{{At: ahead, Template: "reset-gpu", Quarantine: "x"}}, Request: &visit.Request{Kind: visit.RequestCheck, At: ahead},
+				Checked: &visit.Checked{At: ahead}, Advice: &visit.Advice{At: ahead}, Last: []visit.Visit{{ID: "l", Kind: visit.Sweep, Phase: visit.Passed, EndedAt: ahead}}}).String()
+			if phase == visit.Working {
 				m.Spec.Taints = append(m.Spec.Taints, taint(conditions.TaintMaintenance, "repair"))
 			}
 			w.until("the visit ends", 30*time.Hour, func() bool { return m.record().Current == nil })
-			if r := m.record(); quarantine.FromFuture(r.Repairs[0].At, w.now) || quarantine.FromFuture(r.Checked.At, w.now) {
+			if r := m.record(); causes.FromFuture(r.Repairs[0].At, w.now) || causes.FromFuture(r.Checked.At, w.now) {
 				t.Errorf("record %s", r)
 			}
 		})
@@ -75,13 +76,13 @@ func TestForgedTimesEndNoTimer(t *testing.T) {
 
 func TestAHistoryThatIsFullStaysReadable(t *testing.T) {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{UID: "u"}}
-	r := (*Record)(nil).Clone(n)
+	r := (*visit.Record)(nil).Clone(n)
 	text := strings.Repeat("\"<", conditions.MaxMessage/2)
 	for i := range 100 {
-		r.Last = append([]Visit{{ID: "v", Kind: Repair, Phase: Failed, Outcome: text, Args: []string{text, text, text}, Attempt: i}}, r.Last...)
-		r.Repairs = append(r.Repairs, Action{Template: "reset-gpu", Quarantine: "q"})
+		r.Last = append([]visit.Visit{{ID: "v", Kind: visit.Repair, Phase: visit.Failed, Outcome: text, Args: []string{text, text, text}, Attempt: i}}, r.Last...)
+		r.Repairs = append(r.Repairs, visit.Action{Template: "reset-gpu", Quarantine: "q"})
 		r.Fit()
-		if _, err := ParseRecord(r.String()); err != nil {
+		if _, err := visit.ParseRecord(r.String()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -93,20 +94,20 @@ func TestAHistoryThatIsFullStaysReadable(t *testing.T) {
 func TestAskReplacesTheRequest(t *testing.T) {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{UID: "u"}}
 	by := quarantine.Manual{User: strings.Repeat("u", 1000), Reason: strings.Repeat("r", 5000)}
-	for _, kind := range []string{RequestStop, RequestRepair} {
+	for _, kind := range []string{visit.RequestStop, visit.RequestRepair} {
 		var err error
-		if n, err = Ask(n, kind, "q", by, start); err != nil {
+		if n, err = visit.Ask(n, kind, "q", by, start); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if r, err := RecordOf(n); err != nil || r.Request.Kind != RequestRepair || r.NodeUID != "u" {
+	if r, err := visit.RecordOf(n); err != nil || r.Request.Kind != visit.RequestRepair || r.NodeUID != "u" {
 		t.Errorf("record %s, %v", r, err)
 	}
-	if _, err := Ask(n, "dance", "q", by, start); err == nil {
+	if _, err := visit.Ask(n, "dance", "q", by, start); err == nil {
 		t.Error("an unknown request is written")
 	}
 	n.Annotations[conditions.AnnotationRepair] = "{"
-	if _, err := Ask(n, RequestStop, "q", by, start); err == nil {
+	if _, err := visit.Ask(n, visit.RequestStop, "q", by, start); err == nil {
 		t.Error("an unreadable record is replaced")
 	}
 }
@@ -114,7 +115,7 @@ func TestAskReplacesTheRequest(t *testing.T) {
 func FuzzParseRecord(f *testing.F) {
 	f.Add(`{"v":1,"nodeUID":"u","current":{"id":"a","kind":"repair","phase":"Working","attempt":1,"deadline":"2026-11-22T12:00:00Z"}}`)
 	f.Fuzz(func(t *testing.T, text string) {
-		r, err := ParseRecord(text)
+		r, err := visit.ParseRecord(text)
 		if err != nil {
 			return
 		}
@@ -122,7 +123,7 @@ func FuzzParseRecord(f *testing.F) {
 		w := newWorld(t, parse(t), "a")
 		s := Next(w.policy, Facts{Node: n, Record: r, Namespace: "x"}, start)
 		s.Apply(n)
-		if _, err := RecordOf(n); err != nil {
+		if _, err := visit.RecordOf(n); err != nil {
 			t.Errorf("what is written for %q cannot be read: %v", text, err)
 		}
 	})
@@ -137,10 +138,10 @@ func TestNoRecordIsTooMuchForAStep(t *testing.T) {
 	actionless := *full.Repair
 	actionless.Actions, actionless.Validate = policy.RepairActions{}, nil
 	unactionable.Repair = &actionless
-	for _, kind := range []Kind{Sweep, Repair, Validation, FirstCheck} {
-		for _, phase := range []Phase{Emptying, Working, Ending, Proving} {
+	for _, kind := range []visit.Kind{visit.Sweep, visit.Repair, visit.Validation, visit.FirstCheck} {
+		for _, phase := range []visit.Phase{visit.Emptying, visit.Working, visit.Ending, visit.Proving} {
 			for _, of := range []string{"", "mine", "old"} {
-				for _, request := range []string{"", RequestRepair, RequestStop, RequestCheck, RequestRelease} {
+				for _, request := range []string{"", visit.RequestRepair, visit.RequestStop, visit.RequestCheck, visit.RequestRelease} {
 					for _, p := range []*policy.Policy{full, &none, &unactionable} {
 						for facts := range 32 {
 							w := newWorld(t, p, "a")
@@ -149,22 +150,22 @@ func TestNoRecordIsTooMuchForAStep(t *testing.T) {
 								w.fault(m, "GPUXidError", ecc)
 								w.engine(m)
 							}
-							v := Visit{ID: "v", Kind: kind, Phase: phase, Quarantine: of, Sweep: "all", Template: "check", Attempt: 1, Reboots: facts&8 != 0}
+							v := visit.Visit{ID: "v", Kind: kind, Phase: phase, Quarantine: of, Sweep: "all", Template: "check", Attempt: 1, Reboots: facts&8 != 0}
 							if q := m.quarantine(); of == "mine" && q != nil {
 								v.Quarantine = q.ID
 							}
-							if phase == Ending {
-								v.Then = Emptying
+							if phase == visit.Ending {
+								v.Then = visit.Emptying
 							}
-							r := &Record{V: 1, NodeUID: m.UID, Current: &v}
+							r := &visit.Record{V: 1, NodeUID: m.UID, Current: &v}
 							if request != "" {
-								r.Request = &Request{Kind: request, Quarantine: v.Quarantine}
+								r.Request = &visit.Request{Kind: request, Quarantine: v.Quarantine}
 							}
 							if facts&2 != 0 {
 								m.Spec.Taints = append(m.Spec.Taints, taint(conditions.TaintMaintenance, string(kind)))
 							}
 							r.Put(m.Node)
-							if _, err := RecordOf(m.Node); err != nil {
+							if _, err := visit.RecordOf(m.Node); err != nil {
 								t.Fatal(err)
 							}
 							if job := (&batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: r.JobName(m.Node)}}); facts&4 != 0 && job.Name != "" {

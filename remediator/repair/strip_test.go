@@ -7,6 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 func TestStripRemovesTheTaintOfOurVisitsOnly(t *testing.T) {
@@ -30,7 +31,7 @@ func TestStripRemovesTheTaintOfOurVisitsOnly(t *testing.T) {
 		if test.record != "" {
 			n.Annotations[conditions.AnnotationRepair] = test.record
 		}
-		after := Strip(n)
+		after := visit.Strip(n)
 		if _, has := after.Annotations[conditions.AnnotationRepair]; has || len(after.Annotations) != 1 {
 			t.Errorf("%s: annotations %v", name, after.Annotations)
 		}

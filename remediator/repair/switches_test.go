@@ -9,8 +9,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/sweep"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 	"github.com/pitcrew-dev/pitcrew/remediator/switchtest"
 )
 
@@ -80,7 +81,7 @@ func (a visitAction) world(t *testing.T, limited bool) (*world, *machine) {
 		a.prepare(w, other)
 		w.set(other, string(corev1.NodeReady), corev1.ConditionTrue, "")
 		w.until("the other node has its Job, or its pod is evicted", 3*time.Hour, a.doneOn(w, other))
-		w.until("it has its place for long", time.Hour, func() bool { return len(other.jobs) > 0 && other.phase() == Working })
+		w.until("it has its place for long", time.Hour, func() bool { return len(other.jobs) > 0 && other.phase() == visit.Working })
 		r := other.record().Clone(other.Node)
 		r.Current.Deadline = w.now.Add(24 * time.Hour)
 		r.Put(other.Node)
@@ -129,7 +130,7 @@ func (a visitAction) effect(t *testing.T, by string) (e switchtest.Effect) {
 		off()
 		switch q := m.quarantine(); {
 		case a.happens(w, m):
-		case q != nil && q.Phase == quarantine.Released:
+		case q != nil && q.Phase == causes.Released:
 			e.Next = switchtest.LeftOut
 		default:
 			t.Errorf("it does not begin once the switch is off: %+v\n%s", m.waiting, strings.Join(w.events, "\n"))
@@ -187,7 +188,7 @@ func TestWhatASwitchDoesToASweep(t *testing.T) {
 		for _, name := range []string{"a", "b"} {
 			m := w.nodes[name]
 			idle[name] = idle[name].Seen(false, w.now)
-			r, err := RecordOf(m.Node)
+			r, err := visit.RecordOf(m.Node)
 			nodes = append(nodes, NewSweepNode(w.policy, m.Node, r, err, idle[name], w.now))
 			m.selected = nil
 		}

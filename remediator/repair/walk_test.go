@@ -17,6 +17,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/sweep"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 // Random worlds: hardware that mends or not, Jobs that hang or are refused, pods that come and go, people and other repairers who step
@@ -73,7 +74,7 @@ func walk(t *testing.T, r *rand.Rand, seen map[string]int) {
 		for _, name := range slices.Sorted(maps.Keys(w.nodes)) {
 			w.meddle(w.nodes[name], r, chance, i < 400)
 		}
-		phases := map[string]Phase{}
+		phases := map[string]visit.Phase{}
 		for name, m := range w.nodes {
 			phases[name] = m.phase()
 		}
@@ -95,15 +96,15 @@ func walk(t *testing.T, r *rand.Rand, seen map[string]int) {
 				if took := w.now.Sub(opened[v.ID]); took > 8*time.Hour {
 					t.Fatalf("visit %+v does not end", v)
 				}
-				if v.Phase == Working && phases[name] != Working && (w.paused != "" || w.breaker || otherRepairer(withoutOurs(m.Node), rec, w.now) != "") {
+				if v.Phase == visit.Working && phases[name] != visit.Working && (w.paused != "" || w.breaker || otherRepairer(withoutOurs(m.Node), rec, w.now) != "") {
 					t.Fatalf("an action begins on node %s while nothing may", name)
 				}
 			}
 			tainted := slices.ContainsFunc(m.Spec.Taints, func(t corev1.Taint) bool { return t.Key == conditions.TaintMaintenance && t.Value != "firmware" })
-			if phase := m.phase(); tainted != (phase == Working) && phase != Ending {
+			if phase := m.phase(); tainted != (phase == visit.Working) && phase != visit.Ending {
 				t.Fatalf("node %s has taints %v in phase %q", name, m.Spec.Taints, m.phase())
 			}
-			if len(m.jobs) > 0 && m.phase() != Working && m.phase() != Ending && !m.stalled {
+			if len(m.jobs) > 0 && m.phase() != visit.Working && m.phase() != visit.Ending && !m.stalled {
 				t.Fatalf("node %s has a Job in phase %q", name, m.phase())
 			}
 			for _, v := range rec.Last {
@@ -201,7 +202,7 @@ func (w *world) meddle(m *machine, r *rand.Rand, chance func(float64) bool, hold
 	}
 	m.stalled = chance(10)
 	if m.isQuarantined() && chance(1) {
-		w.ask(m, []string{RequestRepair, RequestRepair, RequestStop, RequestRelease}[r.IntN(4)])
+		w.ask(m, []string{visit.RequestRepair, visit.RequestRepair, visit.RequestStop, visit.RequestRelease}[r.IntN(4)])
 	}
 	if m.isQuarantined() && chance(1) {
 		if n, err := quarantine.ReleaseManually(m.Node, quarantine.Manual{}, w.now); err == nil {
@@ -223,7 +224,7 @@ func (w *world) meddle(m *machine, r *rand.Rand, chance func(float64) bool, hold
 	if chance(0.5) {
 		w.breaker = r.IntN(2) == 0
 	}
-	if chance(0.5) && m.phase() != Working {
+	if chance(0.5) && m.phase() != visit.Working {
 		m.Spec.Taints = slices.DeleteFunc(m.Spec.Taints, func(t corev1.Taint) bool { return t.Value == "firmware" })
 		if r.IntN(2) == 0 {
 			m.Spec.Taints = append(m.Spec.Taints, taint(conditions.TaintMaintenance, "firmware"))

@@ -19,9 +19,11 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/seen"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/breaker"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/starts"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 const testPolicy = `
@@ -204,7 +206,7 @@ func (w *world) kubelet(m *machine) {
 }
 
 func (w *world) engine(m *machine) {
-	r, err := quarantine.RecordOf(m.Node)
+	r, err := causes.RecordOf(m.Node)
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -228,12 +230,12 @@ func (w *world) visit(m *machine) {
 
 func (w *world) facts(m *machine) Facts {
 	f := Facts{Node: m.Node, Paused: w.paused, Namespace: conditions.RepairNamespace}
-	f.Record, f.RecordErr = RecordOf(m.Node)
-	f.Quarantine, f.QuarantineErr = quarantine.RecordOf(m.Node)
+	f.Record, f.RecordErr = visit.RecordOf(m.Node)
+	f.Quarantine, f.QuarantineErr = causes.RecordOf(m.Node)
 	f.Job = m.jobs[f.Record.JobName(m.Node)]
 	f.Selected, f.Awaited = m.selected, m.awaited
 	f.Earlier = w.starts.Unknown(m.Name, func(quarantine string, at time.Time) bool {
-		return f.Record != nil && slices.ContainsFunc(f.Record.Repairs, func(a Action) bool { return a.Quarantine == quarantine && a.At.Equal(at) })
+		return f.Record != nil && slices.ContainsFunc(f.Record.Repairs, func(a visit.Action) bool { return a.Quarantine == quarantine && a.At.Equal(at) })
 	})
 	return f
 }
@@ -291,7 +293,7 @@ func (w *world) visitOnce(m *machine) (more bool) {
 		w.events = append(w.events, fmt.Sprintf("%s %s: %s", m.Name, e.Reason, e.Message))
 	}
 	if before.Annotations[conditions.AnnotationRepair] != m.Annotations[conditions.AnnotationRepair] || len(before.Spec.Taints) != len(m.Spec.Taints) {
-		if _, err := RecordOf(m.Node); err != nil {
+		if _, err := visit.RecordOf(m.Node); err != nil {
 			w.Fatalf("what was written cannot be read: %v", err)
 		}
 		return true
@@ -324,7 +326,7 @@ func (w *world) create(m *machine, job *batchv1.Job) {
 	if w.created[job.Name] > 1 {
 		w.Fatalf("Job %s was created %d times", job.Name, w.created[job.Name])
 	}
-	if r := m.record(); r.Current != nil && r.Current.Kind == Repair && len(r.Repairs) > 0 {
+	if r := m.record(); r.Current != nil && r.Current.Kind == visit.Repair && len(r.Repairs) > 0 {
 		last := r.Repairs[len(r.Repairs)-1]
 		w.starts = w.starts.With(starts.Of(w.policy.Repair, m.Node, last.Quarantine, last.Template, last.At), w.policy.Repair, w.now)
 	}
@@ -383,16 +385,16 @@ func (w *world) cures(m *machine) func(*batchv1.Job) {
 	}
 }
 
-func (m *machine) record() *Record {
-	r, err := RecordOf(m.Node)
+func (m *machine) record() *visit.Record {
+	r, err := visit.RecordOf(m.Node)
 	if err != nil {
 		panic(err)
 	}
-	return cmp.Or(r, &Record{})
+	return cmp.Or(r, &visit.Record{})
 }
 
-func (m *machine) quarantine() *quarantine.Record {
-	r, err := quarantine.RecordOf(m.Node)
+func (m *machine) quarantine() *causes.Record {
+	r, err := causes.RecordOf(m.Node)
 	if err != nil {
 		panic(err)
 	}
@@ -401,18 +403,18 @@ func (m *machine) quarantine() *quarantine.Record {
 
 func (m *machine) isQuarantined() bool {
 	q := m.quarantine()
-	return q != nil && q.Phase == quarantine.Quarantined
+	return q != nil && q.Phase == causes.Quarantined
 }
 
 // last is the last closed visit.
-func (m *machine) last() Visit {
+func (m *machine) last() visit.Visit {
 	if r := m.record(); len(r.Last) > 0 {
 		return r.Last[0]
 	}
-	return Visit{}
+	return visit.Visit{}
 }
 
-func (m *machine) phase() Phase {
+func (m *machine) phase() visit.Phase {
 	if v := m.record().Current; v != nil {
 		return v.Phase
 	}

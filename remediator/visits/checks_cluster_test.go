@@ -24,6 +24,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/sweep"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 // withSweep is a change of the policy of [newSite], for one pool.
@@ -44,24 +45,24 @@ func (s *site) patch(change func(*corev1.Node)) {
 // Every process of the remediator dies after one write, so that each pair of writes has a crash between. The controller of Jobs is the
 // real one.
 func TestACheckSurvivesACrashBetweenEveryTwoWrites(t *testing.T) {
-	checks := map[repair.Kind]struct {
+	checks := map[visit.Kind]struct {
 		policy func(name string) []string
 		// asks has the visit begin.
 		asks func(s *site)
-		done func(r *repair.Record, n *corev1.Node) bool
+		done func(r *visit.Record, n *corev1.Node) bool
 	}{
-		repair.Sweep: {withSweep, func(s *site) {
-			n, err := repair.Ask(s.read(), repair.RequestCheck, "", quarantine.Manual{User: "eve"}, s.clock.Now())
+		visit.Sweep: {withSweep, func(s *site) {
+			n, err := visit.Ask(s.read(), visit.RequestCheck, "", quarantine.Manual{User: "eve"}, s.clock.Now())
 			s.must(err)
 			s.patch(func(node *corev1.Node) { node.Annotations = n.Annotations })
-		}, func(r *repair.Record, _ *corev1.Node) bool { return !r.Swept["all"].IsZero() && r.Request == nil }},
-		repair.FirstCheck: {func(string) []string {
+		}, func(r *visit.Record, _ *corev1.Node) bool { return !r.Swept["all"].IsZero() && r.Request == nil }},
+		visit.FirstCheck: {func(string) []string {
 			return []string{"  rules:\n", "  firstCheck: {taint: pitcrew.dev/unchecked, conditions: [GPUXidError], template: check}\n  rules:\n"}
 		}, func(s *site) {
 			s.patch(func(n *corev1.Node) {
 				n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: conditions.TaintUnchecked, Effect: corev1.TaintEffectNoSchedule})
 			})
-		}, func(_ *repair.Record, n *corev1.Node) bool {
+		}, func(_ *visit.Record, n *corev1.Node) bool {
 			return !slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == conditions.TaintUnchecked })
 		}},
 	}
@@ -82,7 +83,7 @@ func TestACheckSurvivesACrashBetweenEveryTwoWrites(t *testing.T) {
 							return nil
 						default:
 						}
-						if passed = s.last().Phase == repair.Passed; passed {
+						if passed = s.last().Phase == visit.Passed; passed {
 							return nil
 						}
 						s.playCheck()
@@ -114,7 +115,7 @@ func (s *site) playCheck() {
 	switch {
 	case v == nil:
 		s.tick(5 * time.Second)
-	case v.Phase == repair.Working && s.clock.Now().Sub(v.PhaseSince) < 10*time.Second: // in which a sweep lets the scheduler see the taint
+	case v.Phase == visit.Working && s.clock.Now().Sub(v.PhaseSince) < 10*time.Second: // in which a sweep lets the scheduler see the taint
 		s.tick(10 * time.Second)
 	default:
 		s.play()
@@ -195,7 +196,7 @@ func TestALateSweepMakesNoWayForAPodThatDidNotComeWhileTheNodeWasIdle(t *testing
 		s.tick(time.Second)
 		return fmt.Errorf("record %s", s.record())
 	})
-	if v := s.record().Last[0]; v.Phase != repair.Yielded {
+	if v := s.record().Last[0]; v.Phase != visit.Yielded {
 		t.Errorf("visit %+v", v)
 	}
 	s.noJobs()

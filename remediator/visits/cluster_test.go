@@ -37,8 +37,10 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/nodes"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/seen"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 func TestMain(m *testing.M) {
@@ -248,22 +250,22 @@ func (s *site) read() *corev1.Node {
 	return &n
 }
 
-func (s *site) record() *repair.Record {
+func (s *site) record() *visit.Record {
 	s.Helper()
-	r, err := repair.RecordOf(s.read())
+	r, err := visit.RecordOf(s.read())
 	s.must(err)
 	if r == nil {
-		return &repair.Record{}
+		return &visit.Record{}
 	}
 	return r
 }
 
 // last is the last closed visit, while none is under way.
-func (s *site) last() repair.Visit {
+func (s *site) last() visit.Visit {
 	if r := s.record(); r.Current == nil && len(r.Last) > 0 {
 		return r.Last[0]
 	}
-	return repair.Visit{}
+	return visit.Visit{}
 }
 
 func (s *site) patchStatus(change func(*corev1.Node)) {
@@ -296,7 +298,7 @@ func (s *site) report(status corev1.ConditionStatus, message string) {
 func (s *site) engine() {
 	s.Helper()
 	n := s.read()
-	r, err := quarantine.RecordOf(n)
+	r, err := causes.RecordOf(n)
 	s.must(err)
 	d := quarantine.Decide(s.policy, quarantine.Observation{
 		Node: n, Record: r, Visits: repair.VisitsOf(n, r, s.clock.Now()), Seen: seen.AssumeDecided(n, r),
@@ -324,9 +326,9 @@ func (s *site) until(what string, check func() error) {
 	clustertest.Until(s.T, patience, what, check)
 }
 
-func (s *site) untilPhase(phase repair.Phase) *repair.Visit {
+func (s *site) untilPhase(phase visit.Phase) *visit.Visit {
 	s.Helper()
-	var v *repair.Visit
+	var v *visit.Visit
 	s.until("phase "+string(phase), func() error {
 		r := s.record()
 		if v = r.Current; v == nil || v.Phase != phase {
@@ -338,14 +340,14 @@ func (s *site) untilPhase(phase repair.Phase) *repair.Visit {
 }
 
 // untilPassed lets time pass until a visit has passed.
-func (s *site) untilPassed(kind repair.Kind) {
+func (s *site) untilPassed(kind visit.Kind) {
 	s.Helper()
 	s.until(string(kind)+" has passed", func() error {
 		r := s.record()
-		if i := slices.IndexFunc(r.Last, func(v repair.Visit) bool { return v.Kind == kind }); i >= 0 && r.Last[i].Phase == repair.Passed {
+		if i := slices.IndexFunc(r.Last, func(v visit.Visit) bool { return v.Kind == kind }); i >= 0 && r.Last[i].Phase == visit.Passed {
 			return nil
 		}
-		if r.Current == nil || r.Current.Phase == repair.Proving {
+		if r.Current == nil || r.Current.Phase == visit.Proving {
 			s.tick(20 * time.Second)
 		}
 		return fmt.Errorf("record %s", r)
@@ -446,7 +448,7 @@ func TestANodeIsEmptiedResetProvenAndValidated(t *testing.T) {
 	s.process(interceptor.Funcs{})
 	s.report("True", ecc)
 	s.engine()
-	s.untilPhase(repair.Emptying)
+	s.untilPhase(visit.Emptying)
 	s.hasEvent(repair.RepairWaiting, "whole/train has not ended")
 	if hasMaintenance(s.read()) {
 		t.Error("the node has the taint before it is empty")
@@ -456,7 +458,7 @@ func TestANodeIsEmptiedResetProvenAndValidated(t *testing.T) {
 		s.clock.SetTime(s.clock.Now().Add(time.Second))
 		return client.IgnoreNotFound(s.c.Client.Get(t.Context(), client.ObjectKeyFromObject(train), train))
 	})
-	s.untilPhase(repair.Working)
+	s.untilPhase(visit.Working)
 	pod := s.runs("reset-gpu")
 	if got := pod.Spec.Containers[0].Args; !slices.Equal(got, []string{"reset-gpu", "-gpu=0000:1b:00"}) || pod.Spec.NodeName != s.node {
 		t.Errorf("args %q on node %s", got, pod.Spec.NodeName)
@@ -466,16 +468,16 @@ func TestANodeIsEmptiedResetProvenAndValidated(t *testing.T) {
 	}
 	s.engine() // it ignores the conditions meanwhile
 	s.ends(pod, 0, reset)
-	s.untilPhase(repair.Proving)
+	s.untilPhase(visit.Proving)
 	if hasMaintenance(s.read()) {
 		t.Error("the taint stays after the Job")
 	}
 	s.noJobs()
 	s.report("False", "")
-	s.untilPassed(repair.Repair)
+	s.untilPassed(visit.Repair)
 	s.hasEvent(repair.RepairSucceeded, "reset-gpu has helped")
 	s.until("the validation begins", func() error {
-		if v := s.record().Current; v == nil || v.Phase != repair.Working {
+		if v := s.record().Current; v == nil || v.Phase != visit.Working {
 			s.tick(20 * time.Second)
 			return errors.New("not yet")
 		}
@@ -483,9 +485,9 @@ func TestANodeIsEmptiedResetProvenAndValidated(t *testing.T) {
 	})
 	pod = s.runs("check")
 	s.ends(pod, 0, healthy)
-	s.untilPassed(repair.Validation)
+	s.untilPassed(visit.Validation)
 	s.hasEvent(repair.NodeChecked, "validation has passed")
-	q, err := quarantine.RecordOf(s.read())
+	q, err := causes.RecordOf(s.read())
 	s.must(err)
 	if r := s.record(); !r.ValidatedFor(q.ID, "boot-0") || len(r.Repairs) != 1 || !r.Repairs[0].Proven {
 		t.Errorf("record %s", r)
@@ -512,14 +514,14 @@ func TestARebootIsFollowedByTheBootID(t *testing.T) {
 		return nil
 	})
 	s.tick(time.Minute)
-	if v := s.untilPhase(repair.Working); v.Attempt != 1 {
+	if v := s.untilPhase(visit.Working); v.Attempt != 1 {
 		t.Errorf("attempt %d", v.Attempt)
 	}
 	s.patchStatus(func(n *corev1.Node) { n.Status.NodeInfo.BootID = "boot-1" })
-	s.untilPhase(repair.Proving)
+	s.untilPhase(visit.Proving)
 	s.noJobs() // before it has passed: the validation begins at once
 	s.report("False", "")
-	s.untilPassed(repair.Repair)
+	s.untilPassed(visit.Repair)
 }
 
 // Every process of the remediator dies after one write, so that each pair of writes has a crash between.
@@ -541,7 +543,7 @@ func TestARepairSurvivesACrashBetweenEveryTwoWrites(t *testing.T) {
 					default:
 					}
 					v := s.last()
-					if passed = v.Kind == repair.Validation && v.Phase == repair.Passed; passed {
+					if passed = v.Kind == visit.Validation && v.Phase == visit.Passed; passed {
 						return nil
 					}
 					s.play()
@@ -570,7 +572,7 @@ func TestARepairSurvivesACrashBetweenEveryTwoWrites(t *testing.T) {
 func (s *site) play() {
 	s.Helper()
 	r := s.record()
-	if r.Current == nil || r.Current.Phase == repair.Proving {
+	if r.Current == nil || r.Current.Phase == visit.Proving {
 		s.tick(20 * time.Second)
 		return
 	}
@@ -628,7 +630,7 @@ func TestNodesShareThePlacesOfTheLimit(t *testing.T) {
 		s.must(s.c.Client.List(t.Context(), &all, client.MatchingLabels{cluster.LabelPool: s.name}))
 		active, left := 0, ""
 		for i := range all.Items {
-			if r, err := repair.RecordOf(&all.Items[i]); err != nil {
+			if r, err := visit.RecordOf(&all.Items[i]); err != nil {
 				t.Fatal(err)
 			} else if r != nil && r.Current != nil {
 				active++
@@ -636,7 +638,7 @@ func TestNodesShareThePlacesOfTheLimit(t *testing.T) {
 		}
 		s.each(func() {
 			r := s.record()
-			if len(r.Last) == 0 || r.Last[0].Kind != repair.Validation {
+			if len(r.Last) == 0 || r.Last[0].Kind != visit.Validation {
 				left += " " + r.String()
 			}
 			if r.Current == nil && len(r.Last) == 0 {
@@ -704,7 +706,7 @@ func TestAPersonWhoRemovesTheTaintStopsTheJob(t *testing.T) {
 		}
 		return nil
 	})
-	if v := s.last(); v.Phase != repair.Failed || !strings.Contains(v.Outcome, "was removed") {
+	if v := s.last(); v.Phase != visit.Failed || !strings.Contains(v.Outcome, "was removed") {
 		t.Errorf("visit %+v", v)
 	}
 	s.hasEvent(repair.RepairFailed, "was removed")
@@ -727,9 +729,9 @@ func TestAJobThatIsNotAllowedIsReported(t *testing.T) {
 	s.process(interceptor.Funcs{})
 	s.report("True", ecc)
 	s.engine()
-	s.untilPhase(repair.Working)
+	s.untilPhase(visit.Working)
 	s.until("the visit is given up", func() error {
-		if v := s.last(); v.Phase == repair.Failed && strings.Contains(v.Outcome, "exceeded quota") {
+		if v := s.last(); v.Phase == visit.Failed && strings.Contains(v.Outcome, "exceeded quota") {
 			return nil
 		}
 		s.tick(20 * time.Second)
@@ -786,7 +788,7 @@ spec: {template: {metadata: {labels: {app: train}}, spec: {restartPolicy: Never,
 		return nil
 	})
 	s.clock.SetTime(s.clock.Now().Add(time.Minute))
-	s.untilPhase(repair.Emptying)
+	s.untilPhase(visit.Emptying)
 	if got := running(); !slices.Equal(got, []string{"train"}) {
 		t.Errorf("%q run", got)
 	}

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/repair"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 // Two installations look for the Jobs of a visit in namespaces of their own: for the second one the Job is missing.
@@ -39,7 +40,7 @@ func TestAnotherInstallationLeavesAVisitAlone(t *testing.T) {
 	}
 	s.process(interceptor.Funcs{})
 	s.ends(pod, 0, reset)
-	s.untilPhase(repair.Proving)
+	s.untilPhase(visit.Proving)
 }
 
 func TestAJobThatIsDeletedAtOnceIsNotCreatedAnew(t *testing.T) {

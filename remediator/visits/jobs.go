@@ -16,6 +16,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 )
 
 // indexNode finds the Jobs for a node.
@@ -112,7 +113,7 @@ func (c *Controller) evict(ctx context.Context, n *corev1.Node, pods []corev1.Po
 
 // restartsJobs tells whether the quarantine of a node restarts the jobs on it.
 func (c *Controller) restartsJobs(n *corev1.Node) bool {
-	q, err := quarantine.RecordOf(n)
+	q, err := causes.RecordOf(n)
 	if err != nil || q == nil || q.Taint == nil {
 		return false
 	}

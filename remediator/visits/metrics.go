@@ -10,6 +10,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 // controllerMetrics are what the controller counts itself. What the cache shows is counted by [collector].
@@ -41,7 +42,7 @@ func (m controllerMetrics) collectors() []prometheus.Collector {
 }
 
 func (m controllerMetrics) count(r repair.Result) {
-	if r.Kind != repair.Repair {
+	if r.Kind != visit.Repair {
 		m.checks.WithLabelValues(string(r.Kind), r.Result).Inc()
 		return
 	}
@@ -66,7 +67,7 @@ type collector struct{ *Controller }
 func (collector) Describe(chan<- *prometheus.Desc) {}
 
 // labelsOf returns the kind and the phase of a visit. Whoever forges records must not make up labels of metrics.
-func labelsOf(v *repair.Visit) [2]string {
+func labelsOf(v *visit.Visit) [2]string {
 	if !v.Kind.IsKnown() || !v.Phase.IsKnown() {
 		return [2]string{"other", "other"}
 	}

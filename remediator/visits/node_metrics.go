@@ -6,10 +6,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/firstcheck"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/sweep"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 // The first three name nodes, so that an alert can. Only a node that waits for a person has them.
@@ -45,14 +46,14 @@ func (c collector) collectAttention(out chan<- prometheus.Metric, nodes []corev1
 		if err != nil {
 			continue
 		}
-		q, err := quarantine.RecordOf(n)
+		q, err := causes.RecordOf(n)
 		if err == nil {
 			c.collectFirstCheck(out, n, q, r != nil && r.Current != nil, now)
 		}
 		if (r == nil || r.Current == nil) && !firstcheck.Waits(p, n) && c.reports.Get(n.Name) == repair.WaitsForProof {
 			out <- prometheus.MustNewConstMetric(waitsDesc, prometheus.GaugeValue, 1, n.Name, repair.WaitsForProof)
 		}
-		if err != nil || q == nil || q.Phase != quarantine.Quarantined {
+		if err != nil || q == nil || q.Phase != causes.Quarantined {
 			continue
 		}
 		if v := repair.GivenUp(p, n, r, q); v != nil {
@@ -68,7 +69,7 @@ func (c collector) collectAttention(out chan<- prometheus.Metric, nodes []corev1
 }
 
 // collectFirstCheck names what a new node lacks that has waited for long.
-func (c collector) collectFirstCheck(out chan<- prometheus.Metric, n *corev1.Node, q *quarantine.Record, underWay bool, now time.Time) {
+func (c collector) collectFirstCheck(out chan<- prometheus.Metric, n *corev1.Node, q *causes.Record, underWay bool, now time.Time) {
 	waited, lacks := firstcheck.WaitsLong(c.policy.Policy(), n, q, underWay, now)
 	if waited > 0 && len(lacks) == 0 {
 		lacks = []firstcheck.Lack{{Condition: "check"}}
@@ -79,12 +80,12 @@ func (c collector) collectFirstCheck(out chan<- prometheus.Metric, n *corev1.Nod
 }
 
 // adviceOf is the advice for a quarantine. Whoever forges records must not make up labels of metrics.
-func adviceOf(r *repair.Record, q *quarantine.Record) string {
+func adviceOf(r *visit.Record, q *causes.Record) string {
 	if r.Advice == nil || r.Advice.Quarantine != q.ID {
 		return ""
 	}
 	switch do := r.Advice.Do; do {
-	case repair.AdviseReplace, repair.AdviseReboot, repair.AdviseReturn:
+	case visit.AdviseReplace, visit.AdviseReboot, visit.AdviseReturn:
 		return do
 	}
 	return ""

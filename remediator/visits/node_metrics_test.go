@@ -18,8 +18,9 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 const attentionPolicy = `
@@ -40,10 +41,10 @@ spec:
 func TestNodesThatWaitForAPersonAreNamed(t *testing.T) {
 	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 	before := now.Add(-time.Hour)
-	failed := repair.Visit{ID: "v", Kind: repair.Repair, Phase: repair.Failed, Quarantine: "q", EndedAt: before}
-	with := func(change func(*repair.Record)) func(*corev1.Node, *quarantine.Record, *repair.Record) {
-		return func(_ *corev1.Node, _ *quarantine.Record, r *repair.Record) {
-			r.Last = []repair.Visit{failed}
+	failed := visit.Visit{ID: "v", Kind: visit.Repair, Phase: visit.Failed, Quarantine: "q", EndedAt: before}
+	with := func(change func(*visit.Record)) func(*corev1.Node, *causes.Record, *visit.Record) {
+		return func(_ *corev1.Node, _ *causes.Record, r *visit.Record) {
+			r.Last = []visit.Visit{failed}
 			change(r)
 		}
 	}
@@ -54,56 +55,56 @@ func TestNodesThatWaitForAPersonAreNamed(t *testing.T) {
 		checkFail = `pitcrew_node_repair_failed_timestamp_seconds{advice="",kind="validation",node="n"} 1.7951724e+09`
 	)
 	tests := map[string]struct {
-		change func(*corev1.Node, *quarantine.Record, *repair.Record)
+		change func(*corev1.Node, *causes.Record, *visit.Record)
 		want   []string
 	}{
 		"nothing was done yet": {nil, []string{approval}},
-		"a repair is under way": {func(_ *corev1.Node, _ *quarantine.Record, r *repair.Record) {
-			r.Current = &repair.Visit{ID: "v", Kind: repair.Repair, Phase: repair.Emptying, Quarantine: "q"}
+		"a repair is under way": {func(_ *corev1.Node, _ *causes.Record, r *visit.Record) {
+			r.Current = &visit.Visit{ID: "v", Kind: visit.Repair, Phase: visit.Emptying, Quarantine: "q"}
 		}, nil},
-		"it has failed":            {with(func(r *repair.Record) { r.Advice = &repair.Advice{Quarantine: "q", Do: "replace"} }), []string{replace}},
-		"it has failed, no advice": {with(func(*repair.Record) {}), []string{unadvised}},
-		"old advice":               {with(func(r *repair.Record) { r.Advice = &repair.Advice{Quarantine: "old", Do: "replace"} }), []string{unadvised}},
-		"forged advice":            {with(func(r *repair.Record) { r.Advice = &repair.Advice{Quarantine: "q", Do: "x"} }), []string{unadvised}},
-		"for another quarantine":   {with(func(r *repair.Record) { r.Last[0].Quarantine = "old" }), []string{approval}},
-		"a validation has failed":  {with(func(r *repair.Record) { r.Last[0].Kind = repair.Validation }), []string{approval, checkFail}},
-		"a sweep has failed":       {with(func(r *repair.Record) { r.Last[0].Kind, r.Last[0].Quarantine = repair.Sweep, "" }), []string{approval}},
-		"it has passed":            {with(func(r *repair.Record) { r.Last[0].Phase = repair.Passed }), []string{approval}},
-		"it has passed later": {with(func(r *repair.Record) {
-			r.Last = []repair.Visit{{ID: "w", Kind: repair.Repair, Phase: repair.Passed, Quarantine: "q"}, failed}
+		"it has failed":            {with(func(r *visit.Record) { r.Advice = &visit.Advice{Quarantine: "q", Do: "replace"} }), []string{replace}},
+		"it has failed, no advice": {with(func(*visit.Record) {}), []string{unadvised}},
+		"old advice":               {with(func(r *visit.Record) { r.Advice = &visit.Advice{Quarantine: "old", Do: "replace"} }), []string{unadvised}},
+		"forged advice":            {with(func(r *visit.Record) { r.Advice = &visit.Advice{Quarantine: "q", Do: "x"} }), []string{unadvised}},
+		"for another quarantine":   {with(func(r *visit.Record) { r.Last[0].Quarantine = "old" }), []string{approval}},
+		"a validation has failed":  {with(func(r *visit.Record) { r.Last[0].Kind = visit.Validation }), []string{approval, checkFail}},
+		"a sweep has failed":       {with(func(r *visit.Record) { r.Last[0].Kind, r.Last[0].Quarantine = visit.Sweep, "" }), []string{approval}},
+		"it has passed":            {with(func(r *visit.Record) { r.Last[0].Phase = visit.Passed }), []string{approval}},
+		"it has passed later": {with(func(r *visit.Record) {
+			r.Last = []visit.Visit{{ID: "w", Kind: visit.Repair, Phase: visit.Passed, Quarantine: "q"}, failed}
 		}), []string{approval}},
-		"it begins again": {with(func(r *repair.Record) {
-			r.Current = &repair.Visit{ID: "w", Kind: repair.Repair, Phase: repair.Emptying, Quarantine: "q"}
+		"it begins again": {with(func(r *visit.Record) {
+			r.Current = &visit.Visit{ID: "w", Kind: visit.Repair, Phase: visit.Emptying, Quarantine: "q"}
 		}), nil},
-		"a person has stopped it":  {with(func(r *repair.Record) { r.Request = &repair.Request{Kind: repair.RequestStop, Quarantine: "q"} }), nil},
-		"another node of the name": {with(func(r *repair.Record) { r.NodeUID = "other" }), []string{approval}},
-		"released": {func(n *corev1.Node, q *quarantine.Record, r *repair.Record) {
-			q.Phase, q.ReleasedBy, r.Last = quarantine.Released, quarantine.ByPerson, []repair.Visit{failed}
+		"a person has stopped it":  {with(func(r *visit.Record) { r.Request = &visit.Request{Kind: visit.RequestStop, Quarantine: "q"} }), nil},
+		"another node of the name": {with(func(r *visit.Record) { r.NodeUID = "other" }), []string{approval}},
+		"released": {func(n *corev1.Node, q *causes.Record, r *visit.Record) {
+			q.Phase, q.ReleasedBy, r.Last = causes.Released, causes.ByPerson, []visit.Visit{failed}
 		}, nil},
-		"the taint is gone": {func(n *corev1.Node, _ *quarantine.Record, r *repair.Record) {
-			n.Spec.Taints, r.Last = nil, []repair.Visit{failed}
+		"the taint is gone": {func(n *corev1.Node, _ *causes.Record, r *visit.Record) {
+			n.Spec.Taints, r.Last = nil, []visit.Visit{failed}
 		}, nil},
-		"approved, and waits until it is Ready": {func(n *corev1.Node, _ *quarantine.Record, r *repair.Record) {
+		"approved, and waits until it is Ready": {func(n *corev1.Node, _ *causes.Record, r *visit.Record) {
 			n.Status.Conditions[0].Status = corev1.ConditionFalse
-			r.Request = &repair.Request{Kind: repair.RequestRepair, Quarantine: "q"}
+			r.Request = &visit.Request{Kind: visit.RequestRepair, Quarantine: "q"}
 		}, nil},
-		"of class Replace": {func(_ *corev1.Node, q *quarantine.Record, _ *repair.Record) {
+		"of class Replace": {func(_ *corev1.Node, q *causes.Record, _ *visit.Record) {
 			q.Causes[0].Repair, q.Taint.Repair = conditions.Replace, conditions.Replace
 		}, nil},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			node := gpuNode("n", "uid", now)
-			taint := &quarantine.Taint{Key: conditions.TaintUnhealthy, Value: "GPUXidError", Effect: corev1.TaintEffectNoSchedule, Rule: "gpu", Repair: conditions.Reboot, Since: before}
+			taint := &causes.Taint{Key: conditions.TaintUnhealthy, Value: "GPUXidError", Effect: corev1.TaintEffectNoSchedule, Rule: "gpu", Repair: conditions.Reboot, Since: before}
 			node.Spec.Taints = []corev1.Taint{taint.NodeTaint()}
 			node.Status.Conditions = append(node.Status.Conditions, corev1.NodeCondition{
 				Type: "GPUXidError", Status: corev1.ConditionTrue, Message: "Reboot gpu 0000:4e:00: Xid 79 GPU has fallen off the bus", LastHeartbeatTime: metav1.NewTime(now),
 			})
-			q := &quarantine.Record{V: 1, NodeUID: node.UID, Boot: quarantine.Boot{ID: "boot", Seen: before}, Quarantine: quarantine.Quarantine{
-				ID: "q", Phase: quarantine.Quarantined, QuarantinedAt: before, Taint: taint,
-				Causes: []quarantine.Cause{{Condition: "GPUXidError", Rule: "gpu", Repair: conditions.Reboot, Due: true, BootID: "boot", FirstSeen: before}},
+			q := &causes.Record{V: 1, NodeUID: node.UID, Boot: causes.Boot{ID: "boot", Seen: before}, Quarantine: causes.Quarantine{
+				ID: "q", Phase: causes.Quarantined, QuarantinedAt: before, Taint: taint,
+				Causes: []causes.Cause{{Condition: "GPUXidError", Rule: "gpu", Repair: conditions.Reboot, Due: true, BootID: "boot", FirstSeen: before}},
 			}}
-			r := &repair.Record{V: 1, NodeUID: node.UID}
+			r := &visit.Record{V: 1, NodeUID: node.UID}
 			if test.change != nil {
 				test.change(node, q, r)
 			}
@@ -125,7 +126,7 @@ func TestNodesThatASweepIsLateForAreCounted(t *testing.T) {
 	const day = 24 * time.Hour
 	checked := func(ago time.Duration) *corev1.Node {
 		n := gpuNode("n", "uid", now.Add(-30*day))
-		annotate(t, n, conditions.AnnotationRepair, &repair.Record{V: 1, NodeUID: n.UID, Checked: &repair.Checked{At: now.Add(-ago), BootID: "boot", Template: "check"}})
+		annotate(t, n, conditions.AnnotationRepair, &visit.Record{V: 1, NodeUID: n.UID, Checked: &visit.Checked{At: now.Add(-ago), BootID: "boot", Template: "check"}})
 		return n
 	}
 	late, cordoned, other, young := checked(8*day), checked(8*day), checked(8*day), gpuNode("y", "y", now.Add(-day))
@@ -151,7 +152,7 @@ func TestNodesThatWaitLongForTheirFirstCheckAreNamed(t *testing.T) {
 	healthy.Status.Conditions = append(healthy.Status.Conditions, corev1.NodeCondition{
 		Type: "GPUXidError", Status: corev1.ConditionFalse, LastHeartbeatTime: metav1.NewTime(now), LastTransitionTime: metav1.NewTime(now),
 	})
-	annotate(t, visited, conditions.AnnotationRepair, &repair.Record{V: 1, NodeUID: visited.UID, Current: &repair.Visit{ID: "v", Kind: repair.FirstCheck, Phase: repair.Working}})
+	annotate(t, visited, conditions.AnnotationRepair, &visit.Record{V: 1, NodeUID: visited.UID, Current: &visit.Visit{ID: "v", Kind: visit.FirstCheck, Phase: visit.Working}})
 	want := "pitcrew_node_first_check_waits{node=\"healthy\",waits_for=\"check\"} 1\npitcrew_node_first_check_waits{node=\"late\",waits_for=\"GPUXidError\"} 1\n"
 	if got := series(t, now, nil, "pitcrew_node_first", young, late, healthy, visited); got != want {
 		t.Errorf("got\n%s", got)
@@ -184,12 +185,12 @@ func TestChecksThatWaitForTheirProofAreNamed(t *testing.T) {
 	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 	named := func(name string) *corev1.Node {
 		n := gpuNode(name, name, now)
-		annotate(t, n, conditions.AnnotationRepair, &repair.Record{V: 1, NodeUID: n.UID})
+		annotate(t, n, conditions.AnnotationRepair, &visit.Record{V: 1, NodeUID: n.UID})
 		return n
 	}
 	waits, visited, fresh := named("waits"), named("visited"), named("new")
-	annotate(t, visited, conditions.AnnotationRepair, &repair.Record{
-		V: 1, NodeUID: visited.UID, Current: &repair.Visit{ID: "v", Kind: repair.Repair, Phase: repair.Emptying},
+	annotate(t, visited, conditions.AnnotationRepair, &visit.Record{
+		V: 1, NodeUID: visited.UID, Current: &visit.Visit{ID: "v", Kind: visit.Repair, Phase: visit.Emptying},
 	})
 	fresh.Spec.Taints = []corev1.Taint{{Key: conditions.TaintUnchecked, Effect: corev1.TaintEffectNoSchedule}}
 	proof := &repair.Waiting{Reason: repair.WaitsForProof}

@@ -17,9 +17,11 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/pause"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/breaker"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 // decide observes what the next step of a node needs, and has it decided. Unless it is live, n is from the cache: then no request is
@@ -27,9 +29,9 @@ import (
 func (c *Controller) decide(ctx context.Context, n *corev1.Node, live bool) (repair.Step, error) {
 	p := c.policy.Policy()
 	f := repair.Facts{Node: n, Namespace: c.jobs}
-	f.Record, f.RecordErr = repair.RecordOf(n)
-	f.Quarantine, f.QuarantineErr = quarantine.RecordOf(n)
-	f.OrphanSince = c.orphans.since(n.Name, repair.OrphanOf(n, f.Record) != nil, c.clock.Now().UTC())
+	f.Record, f.RecordErr = visit.RecordOf(n)
+	f.Quarantine, f.QuarantineErr = causes.RecordOf(n)
+	f.OrphanSince = c.orphans.since(n.Name, visit.OrphanOf(n, f.Record) != nil, c.clock.Now().UTC())
 	if p.Repair != nil {
 		if err := c.starts.load(ctx, c.clock.Now()); err != nil {
 			return repair.Step{}, err
@@ -186,7 +188,7 @@ func (c *Controller) peersOf(ctx context.Context, p *policy.Policy, f *repair.Fa
 			nodes.Items = append(nodes.Items, *visit.overlay(&n)) // one that is gone has no record
 		}
 		var peers []repair.Peer
-		known := map[string]*repair.Record{f.Node.Name: f.Record}
+		known := map[string]*visit.Record{f.Node.Name: f.Record}
 		for i := range nodes.Items {
 			n := &nodes.Items[i]
 			if n.Name == f.Node.Name {

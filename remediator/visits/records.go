@@ -6,7 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/repair"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 // records keep what the annotations of nodes say, so that a look at all nodes parses only what has changed. There is at most one for
@@ -18,25 +18,25 @@ type records struct {
 
 type parsedRecord struct {
 	text   string
-	record *repair.Record
+	record *visit.Record
 	err    error
 }
 
 func newRecords() *records { return &records{byNode: map[string]parsedRecord{}} }
 
 // of is [repair.RecordOf]. The record must not be changed.
-func (r *records) of(n *corev1.Node) (*repair.Record, error) {
+func (r *records) of(n *corev1.Node) (*visit.Record, error) {
 	text := n.Annotations[conditions.AnnotationRepair]
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if text == "" {
 		delete(r.byNode, n.Name)
-		return repair.RecordOf(n)
+		return visit.RecordOf(n)
 	}
 	known, ok := r.byNode[n.Name]
 	if !ok || known.text != text {
 		known = parsedRecord{text: text}
-		known.record, known.err = repair.ParseRecord(text)
+		known.record, known.err = visit.ParseRecord(text)
 		r.byNode[n.Name] = known
 	}
 	if known.err != nil || known.record.NodeUID != n.UID {

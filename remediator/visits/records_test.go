@@ -20,9 +20,11 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
+	repairvisit "github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
-func recordedNode(name string, r repair.Record) *corev1.Node {
+func recordedNode(name string, r visit.Record) *corev1.Node {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}
 	r.V, r.NodeUID = 1, n.UID
 	n.Annotations = map[string]string{conditions.AnnotationRepair: r.String()}
@@ -31,7 +33,7 @@ func recordedNode(name string, r repair.Record) *corev1.Node {
 
 func TestRecordsAreParsedOnce(t *testing.T) {
 	records := newRecords()
-	of := func(n *corev1.Node) *repair.Record {
+	of := func(n *corev1.Node) *visit.Record {
 		t.Helper()
 		r, err := records.of(n)
 		if err != nil {
@@ -39,12 +41,12 @@ func TestRecordsAreParsedOnce(t *testing.T) {
 		}
 		return r
 	}
-	n := recordedNode("a", repair.Record{Request: &repair.Request{Kind: repair.RequestCheck}})
+	n := recordedNode("a", visit.Record{Request: &visit.Request{Kind: visit.RequestCheck}})
 	first := of(n)
 	if first == nil || of(n) != first {
 		t.Errorf("the same text is parsed twice: %s", first)
 	}
-	if r := of(recordedNode("a", repair.Record{Request: &repair.Request{Kind: repair.RequestStop}})); r.Request.Kind != repair.RequestStop {
+	if r := of(recordedNode("a", visit.Record{Request: &visit.Request{Kind: visit.RequestStop}})); r.Request.Kind != visit.RequestStop {
 		t.Errorf("after a change: %s", r)
 	}
 	again := n.DeepCopy()
@@ -66,16 +68,16 @@ func TestRecordsAreParsedOnce(t *testing.T) {
 
 func TestNodesThatNeedALook(t *testing.T) {
 	c := &Controller{policy: policy.Fixed(&policy.Policy{}), records: newRecords()}
-	visit := repair.Visit{ID: "v", Kind: repair.Sweep, Phase: repair.Proving}
+	visit := visit.Visit{ID: "v", Kind: visit.Sweep, Phase: visit.Proving}
 	for name, want := range map[string]bool{"past": false, "current": true, "request": true, "quarantined": true, "bad": true, "none": false} {
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		switch name {
 		case "past", "quarantined":
-			n = recordedNode(name, repair.Record{Swept: map[string]time.Time{"weekly": {}}})
+			n = recordedNode(name, repairvisit.Record{Swept: map[string]time.Time{"weekly": {}}})
 		case "current":
-			n = recordedNode(name, repair.Record{Current: &visit})
+			n = recordedNode(name, repairvisit.Record{Current: &visit})
 		case "request":
-			n = recordedNode(name, repair.Record{Request: &repair.Request{Kind: repair.RequestCheck}})
+			n = recordedNode(name, repairvisit.Record{Request: &repairvisit.Request{Kind: repairvisit.RequestCheck}})
 		case "bad":
 			n.Annotations = map[string]string{conditions.AnnotationRepair: "{"}
 		}
@@ -92,10 +94,10 @@ func TestNodesThatNeedALook(t *testing.T) {
 func TestPeersAreThoseOfAllNodes(t *testing.T) {
 	now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 	p := &policy.Policy{Repair: &policy.Repair{Scope: "rack"}}
-	visit := repair.Visit{ID: "v", Kind: repair.Validation, Phase: repair.Working, StartedAt: now, PhaseSince: now, Attempt: 1, Quarantine: "q"}
-	done := repair.Visit{ID: "w", Kind: repair.Sweep, Phase: repair.Passed, StartedAt: now, PhaseSince: now, EndedAt: now}
-	begun := []repair.Action{{At: now.Add(-time.Hour), Quarantine: "q"}}
-	records := []repair.Record{{Swept: map[string]time.Time{"weekly": now}}, {Last: []repair.Visit{done}}, {Current: &visit}, {Repairs: begun}, {Current: &visit, Repairs: begun}}
+	visit := visit.Visit{ID: "v", Kind: visit.Validation, Phase: visit.Working, StartedAt: now, PhaseSince: now, Attempt: 1, Quarantine: "q"}
+	done := repairvisit.Visit{ID: "w", Kind: repairvisit.Sweep, Phase: repairvisit.Passed, StartedAt: now, PhaseSince: now, EndedAt: now}
+	begun := []repairvisit.Action{{At: now.Add(-time.Hour), Quarantine: "q"}}
+	records := []repairvisit.Record{{Swept: map[string]time.Time{"weekly": now}}, {Last: []repairvisit.Visit{done}}, {Current: &visit}, {Repairs: begun}, {Current: &visit, Repairs: begun}}
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 50 {
 		c := &Controller{pending: newPendingVisits(), records: newRecords()}
@@ -117,7 +119,7 @@ func TestPeersAreThoseOfAllNodes(t *testing.T) {
 				shown := n
 				n = recordedNode(n.Name, records[rng.IntN(len(records))])
 				n.Labels, n.Spec.Taints = shown.Labels, shown.Spec.Taints
-				r, err := repair.RecordOf(n)
+				r, err := repairvisit.RecordOf(n)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -127,7 +129,7 @@ func TestPeersAreThoseOfAllNodes(t *testing.T) {
 				want = append(want, peer)
 			}
 		}
-		c.pending.add(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "gone"}}, &repair.Record{Current: &visit})
+		c.pending.add(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "gone"}}, &repairvisit.Record{Current: &visit})
 		c.client = cache.Build()
 		got, err := c.peersOf(t.Context(), p, &repair.Facts{Node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n0"}}})(now)
 		if err != nil {
@@ -161,13 +163,13 @@ func (overtaken) List(context.Context, client.ObjectList, ...client.ListOption) 
 // The sweeper needs no lock of a decision to drop a write that the cache shows.
 func TestAVisitCountsThatTheSweeperSeesFirst(t *testing.T) {
 	now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
-	visit := repair.Visit{ID: "v", Kind: repair.Repair, Phase: repair.Emptying, StartedAt: now, PhaseSince: now, Attempt: 1, Quarantine: "q"}
-	shown := recordedNode("x", repair.Record{Current: &visit})
+	visit := visit.Visit{ID: "v", Kind: visit.Repair, Phase: visit.Emptying, StartedAt: now, PhaseSince: now, Attempt: 1, Quarantine: "q"}
+	shown := recordedNode("x", repairvisit.Record{Current: &visit})
 	shown.ResourceVersion = "8"
 	shown.Spec.Taints = []corev1.Taint{{Key: conditions.TaintMaintenance, Value: string(visit.Kind), Effect: corev1.TaintEffectNoSchedule}}
 	old := shown.DeepCopy()
 	old.ResourceVersion, old.Annotations = "7", nil
-	r, err := repair.RecordOf(shown)
+	r, err := repairvisit.RecordOf(shown)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,8 +193,8 @@ func TestAVisitCountsThatTheSweeperSeesFirst(t *testing.T) {
 // Of a fleet that was swept all nodes have a record.
 func TestNodesThatWereOnlySweptAreNotReadForTheLimits(t *testing.T) {
 	now := time.Now()
-	done := repair.Visit{ID: "v", Kind: repair.Sweep, Phase: repair.Passed, StartedAt: now}
-	swept := recordedNode("swept", repair.Record{Swept: map[string]time.Time{"weekly": now}, Last: []repair.Visit{done}})
+	done := visit.Visit{ID: "v", Kind: visit.Sweep, Phase: visit.Passed, StartedAt: now}
+	swept := recordedNode("swept", visit.Record{Swept: map[string]time.Time{"weekly": now}, Last: []visit.Visit{done}})
 	if got := counts(swept); !slices.Equal(got, []string{"false"}) {
 		t.Errorf("%v: %s", got, swept.Annotations)
 	}
@@ -221,17 +223,17 @@ func TestOnlyPeersTakeTheLock(t *testing.T) {
 // BenchmarkPeers sums up 10,000 nodes that were visited eight times and repaired, which is the worst case: with what is kept of their records, and without.
 func BenchmarkPeers(b *testing.B) {
 	now := time.Now().UTC()
-	var last []repair.Visit
+	var last []visit.Visit
 	for i := range 8 {
-		last = append(last, repair.Visit{
-			ID: fmt.Sprintf("aaaaaaaaaa%02d", i), Kind: repair.Sweep, Phase: repair.Passed, Sweep: "weekly", StartedAt: now, PhaseSince: now, EndedAt: now,
+		last = append(last, visit.Visit{
+			ID: fmt.Sprintf("aaaaaaaaaa%02d", i), Kind: visit.Sweep, Phase: visit.Passed, Sweep: "weekly", StartedAt: now, PhaseSince: now, EndedAt: now,
 			Attempt: 1, Template: "check", Args: []string{"check", "-level", "2"}, ActionSince: now, JobUID: "7b1c6f3e-0000-0000-0000-000000000000",
 			Verdict: []string{"DCGMDiagFailed"}, BootID: "7b1c6f3e-0000-0000-0000-000000000000", JobEndedAt: now, Outcome: "passed",
 		})
 	}
 	var nodes []corev1.Node
 	for i := range 10000 {
-		nodes = append(nodes, *recordedNode(fmt.Sprint("n", i), repair.Record{Last: last, Repairs: []repair.Action{{At: now}}}))
+		nodes = append(nodes, *recordedNode(fmt.Sprint("n", i), visit.Record{Last: last, Repairs: []visit.Action{{At: now}}}))
 	}
 	p := &policy.Policy{Repair: &policy.Repair{}}
 	c := &Controller{client: cachedNodes{nodes: nodes}, pending: newPendingVisits(), records: newRecords()}

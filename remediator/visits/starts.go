@@ -13,6 +13,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/record/keystore"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/starts"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 // startsStore keeps the last starts of repairs in a ConfigMap. The leader reads it once and writes it before each action. A nil store
@@ -65,8 +66,8 @@ func (s *startsStore) all() starts.Ring {
 }
 
 // save stores the last action in the record of a node. Its Job may be created only then.
-func (s *startsStore) save(ctx context.Context, p *policy.Repair, n *corev1.Node, r *repair.Record, now time.Time) error {
-	if s == nil || r == nil || r.Current == nil || r.Current.Kind != repair.Repair || len(r.Repairs) == 0 {
+func (s *startsStore) save(ctx context.Context, p *policy.Repair, n *corev1.Node, r *visit.Record, now time.Time) error {
+	if s == nil || r == nil || r.Current == nil || r.Current.Kind != visit.Repair || len(r.Repairs) == 0 {
 		return nil
 	}
 	last := r.Repairs[len(r.Repairs)-1]
@@ -93,7 +94,7 @@ func (s *startsStore) set(ring starts.Ring) {
 
 // dropUndone forgets the last action of a record if the next record does not have it: the action has done nothing. The ConfigMap has that
 // with the next start.
-func (s *startsStore) dropUndone(n *corev1.Node, before, after *repair.Record) {
+func (s *startsStore) dropUndone(n *corev1.Node, before, after *visit.Record) {
 	if s == nil || before == nil || after == nil || len(before.Repairs) == 0 || len(after.Repairs) >= len(before.Repairs) {
 		return
 	}
@@ -105,7 +106,7 @@ func (s *startsStore) dropUndone(n *corev1.Node, before, after *repair.Record) {
 
 // saveStart stores the start of the action that the record of a node begins.
 func (c *Controller) saveStart(ctx context.Context, n *corev1.Node) error {
-	r, err := repair.RecordOf(n)
+	r, err := visit.RecordOf(n)
 	if err != nil {
 		return err
 	}
@@ -116,12 +117,12 @@ func (c *Controller) saveStart(ctx context.Context, n *corev1.Node) error {
 }
 
 // earlier are the starts on nodes of the name that the record of the node does not have. r may be nil.
-func (s *startsStore) earlier(n *corev1.Node, r *repair.Record) starts.Ring {
+func (s *startsStore) earlier(n *corev1.Node, r *visit.Record) starts.Ring {
 	return s.all().Unknown(n.Name, r.Repaired)
 }
 
 // peers count the starts of repairs that no record counts for the limits of a node. records has those of nodes, by name.
-func (s *startsStore) peers(p *policy.Repair, n *corev1.Node, records map[string]*repair.Record, now time.Time) (peers []repair.Peer) {
+func (s *startsStore) peers(p *policy.Repair, n *corev1.Node, records map[string]*visit.Record, now time.Time) (peers []repair.Peer) {
 	if p == nil {
 		return nil
 	}
@@ -134,7 +135,7 @@ func (s *startsStore) peers(p *policy.Repair, n *corev1.Node, records map[string
 			for _, a := range r.Repairs {
 				delete(of, a.Quarantine)
 			}
-			if r.Current != nil && r.Current.Kind == repair.Repair {
+			if r.Current != nil && r.Current.Kind == visit.Repair {
 				delete(of, r.Current.Quarantine)
 			}
 		}

@@ -19,6 +19,8 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/record/keystore"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/starts"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
+	repairvisit "github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 func storeOn(api client.WithWatch) *startsStore {
@@ -33,8 +35,8 @@ func TestStartsOfRepairsSurviveTheNodeAndTheLeader(t *testing.T) {
 	api := fake.NewClientBuilder().WithIndex(&corev1.Node{}, indexCounts, counts).WithObjects(&corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "pitcrew", Name: conditions.KnownConfigMap}, Data: map[string]string{"known": "{}"},
 	}).Build()
-	visit := repair.Visit{ID: "v", Kind: repair.Repair, Quarantine: "q", Phase: repair.Working, StartedAt: now, PhaseSince: now, Attempt: 1}
-	record := repair.Record{Current: &visit, Repairs: []repair.Action{{At: now, Template: "reboot", Quarantine: "q"}}}
+	visit := visit.Visit{ID: "v", Kind: visit.Repair, Quarantine: "q", Phase: visit.Working, StartedAt: now, PhaseSince: now, Attempt: 1}
+	record := repairvisit.Record{Current: &visit, Repairs: []repairvisit.Action{{At: now, Template: "reboot", Quarantine: "q"}}}
 	gone := recordedNode("gone", record)
 	first := storeOn(api)
 	if err := first.load(t.Context(), now); err != nil {
@@ -91,9 +93,9 @@ func TestNoRepairBeginsBeforeItsStartIsStored(t *testing.T) {
 			return nil
 		},
 	})
-	visit := repair.Visit{ID: "v", Kind: repair.Repair, Quarantine: "q", Phase: repair.Working, Attempt: 1}
+	visit := visit.Visit{ID: "v", Kind: visit.Repair, Quarantine: "q", Phase: visit.Working, Attempt: 1}
 	visit.StartedAt, visit.PhaseSince = time.Now(), time.Now()
-	n := recordedNode("x", repair.Record{Current: &visit, Repairs: []repair.Action{{At: time.Now(), Template: "reboot", Quarantine: "q"}}})
+	n := recordedNode("x", repairvisit.Record{Current: &visit, Repairs: []repairvisit.Action{{At: time.Now(), Template: "reboot", Quarantine: "q"}}})
 	c := &Controller{
 		client: api, policy: policy.Fixed(&policy.Policy{Repair: &policy.Repair{}}), clock: clocktesting.NewFakePassiveClock(time.Now()),
 		starts: storeOn(api),

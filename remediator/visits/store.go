@@ -16,7 +16,9 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 // write patches the node to what a step decides. The patch replaces the taint list as a whole, so it is only good for the version of the
@@ -39,7 +41,7 @@ func (c *Controller) write(ctx context.Context, before *corev1.Node, s repair.St
 		return fmt.Errorf("patch node %s: %w", before.Name, err)
 	}
 	c.pending.written(after)
-	if r, err := repair.RecordOf(before); err == nil {
+	if r, err := visit.RecordOf(before); err == nil {
 		c.starts.dropUndone(after, r, s.Record)
 	}
 	c.problems.Forget(before.Name)
@@ -70,7 +72,7 @@ type pendingVisit struct {
 func newPendingVisits() *pendingVisits { return &pendingVisits{byNode: map[string]pendingVisit{}} }
 
 // add notes that a record is written over a node.
-func (w *pendingVisits) add(before *corev1.Node, r *repair.Record) {
+func (w *pendingVisits) add(before *corev1.Node, r *visit.Record) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.byNode[before.Name] = pendingVisit{record: r.String(), uid: before.UID, version: before.ResourceVersion}
@@ -198,13 +200,13 @@ func (c *Controller) report(_ context.Context, n *corev1.Node, s repair.Step) {
 	}
 	// Between two waits there may be a step or two: the same reason is not news then.
 	if s.Waits != nil && c.reports.Note(n.Name, s.Waits.Reason) {
-		c.emit(n, quarantine.Event{Type: corev1.EventTypeNormal, Reason: repair.RepairWaiting, Message: s.Waits.Message})
+		c.emit(n, causes.Event{Type: corev1.EventTypeNormal, Reason: repair.RepairWaiting, Message: s.Waits.Message})
 	}
 }
 
 // emit writes an Event on a node.
-func (c *Controller) emit(n *corev1.Node, e quarantine.Event) {
-	c.recorder.Eventf(n, nil, e.Type, e.Reason, action, "%s", quarantine.Clip(e.Message, maxNote))
+func (c *Controller) emit(n *corev1.Node, e causes.Event) {
+	c.recorder.Eventf(n, nil, e.Type, e.Reason, action, "%s", causes.Clip(e.Message, maxNote))
 }
 
 const (

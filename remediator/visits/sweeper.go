@@ -22,6 +22,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/sweep"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 const (
@@ -138,7 +139,7 @@ func (s *sweeper) makeWay(ctx context.Context, nodes map[string]*corev1.Node) er
 	swept := map[string]*corev1.Node{}
 	for name, n := range nodes {
 		for _, t := range n.Spec.Taints {
-			if t.Key == conditions.TaintMaintenance && t.Value == string(repair.Sweep) {
+			if t.Key == conditions.TaintMaintenance && t.Value == string(visit.Sweep) {
 				swept[name] = n
 			}
 		}
@@ -209,13 +210,13 @@ func (s *sweeper) selectNodes(ctx context.Context, p *policy.Policy, nodes map[s
 	for name, n := range nodes {
 		r, err := s.controller.records.of(n)
 		node := repair.NewSweepNode(p, n, r, err, s.idle[name], now)
-		if last := node.Record; last != nil && len(last.Last) > 0 && last.Last[0].Kind == repair.Sweep && last.Last[0].Phase != repair.Yielded {
+		if last := node.Record; last != nil && len(last.Last) > 0 && last.Last[0].Kind == visit.Sweep && last.Last[0].Phase != visit.Yielded {
 			delete(s.yields, name)
 		}
 		s.mu.Lock()
 		if selection, ok := s.selected[name]; ok && node.Record != nil && node.Record.Current == nil {
 			// It has its place until the check has begun.
-			node.Record.Current = &repair.Visit{Kind: repair.Sweep, Sweep: selection.Sweep}
+			node.Record.Current = &visit.Visit{Kind: visit.Sweep, Sweep: selection.Sweep}
 		}
 		s.mu.Unlock()
 		if at, ok := s.unopened[name]; ok && now.Sub(at) < unopenedRetry {
@@ -327,6 +328,6 @@ func (s *sweeper) forget(nodes map[string]*corev1.Node, now time.Time) {
 
 // opened tells whether a visit to the node has begun since it was selected.
 func opened(n *corev1.Node, selection repair.Selection) bool {
-	r, err := repair.RecordOf(n)
+	r, err := visit.RecordOf(n)
 	return err == nil && r != nil && (r.Current != nil || len(r.Last) > 0 && !r.Last[0].StartedAt.Before(selection.At))
 }

@@ -19,8 +19,8 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
-	"github.com/pitcrew-dev/pitcrew/remediator/repair"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/sweep"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 // cachedNodes is a cache with nodes and nothing else.
@@ -190,16 +190,16 @@ func TestOneNodeKeepsNoOtherWaiting(t *testing.T) {
 				return tt.pods(clock.Now())
 			}}
 			starts := map[string][]time.Duration{}
-			put := func(i int, r repair.Record) {
+			put := func(i int, r visit.Record) {
 				r.V, r.NodeUID = 1, nodes[i].UID
 				nodes[i].Annotations = map[string]string{conditions.AnnotationRepair: r.String()}
 			}
 			s := newSweeper(c, func(_ context.Context, name string) {
 				starts[name] = append(starts[name], clock.Now().Sub(start))
 				if i := slices.IndexFunc(nodes, func(n corev1.Node) bool { return n.Name == name }); name != tt.hangs {
-					put(i, repair.Record{
+					put(i, visit.Record{
 						Swept: map[string]time.Time{"all": clock.Now()},
-						Last:  []repair.Visit{{ID: "v", Kind: repair.Sweep, Sweep: "all", Phase: repair.Passed, StartedAt: clock.Now(), EndedAt: clock.Now()}},
+						Last:  []visit.Visit{{ID: "v", Kind: visit.Sweep, Sweep: "all", Phase: visit.Passed, StartedAt: clock.Now(), EndedAt: clock.Now()}},
 					})
 				}
 			}, 0)
@@ -251,16 +251,16 @@ func TestSweepsAndNamespacesWhosePodsDoNotCome(t *testing.T) {
 				return append([]corev1.Pod{pod("liar", clock.Now().Truncate(every).String())}, honest...)
 			}, there: func() []corev1.Pod { return there }}
 			var s *sweeper
-			var last []repair.Visit
-			var current *repair.Visit
+			var last []visit.Visit
+			var current *visit.Visit
 			ending := false
-			end := func(phase repair.Phase) {
+			end := func(phase visit.Phase) {
 				v := *current
 				v.Phase, v.EndedAt = phase, clock.Now()
-				last, current, n.Spec.Taints = append([]repair.Visit{v}, last...), nil, nil
+				last, current, n.Spec.Taints = append([]visit.Visit{v}, last...), nil, nil
 			}
 			put := func() {
-				r := repair.Record{V: 1, NodeUID: n.UID, Current: current, Last: last[:min(len(last), 8)]}
+				r := visit.Record{V: 1, NodeUID: n.UID, Current: current, Last: last[:min(len(last), 8)]}
 				n.Annotations = map[string]string{conditions.AnnotationRepair: r.String()}
 			}
 			s = newSweeper(c, func(context.Context, string) {
@@ -269,10 +269,10 @@ func TestSweepsAndNamespacesWhosePodsDoNotCome(t *testing.T) {
 					ending = true // until its Job has ended
 				case ending:
 					ending = false
-					end(repair.Yielded)
+					end(visit.Yielded)
 				case current == nil:
-					current = &repair.Visit{ID: fmt.Sprint("v", len(last)), Kind: repair.Sweep, Sweep: "all", Phase: repair.Working, Attempt: 1, StartedAt: clock.Now()}
-					n.Spec.Taints = []corev1.Taint{{Key: conditions.TaintMaintenance, Value: string(repair.Sweep), Effect: corev1.TaintEffectNoSchedule}}
+					current = &visit.Visit{ID: fmt.Sprint("v", len(last)), Kind: visit.Sweep, Sweep: "all", Phase: visit.Working, Attempt: 1, StartedAt: clock.Now()}
+					n.Spec.Taints = []corev1.Taint{{Key: conditions.TaintMaintenance, Value: string(visit.Sweep), Effect: corev1.TaintEffectNoSchedule}}
 				}
 				put()
 			}, 0)
@@ -301,7 +301,7 @@ func TestSweepsAndNamespacesWhosePodsDoNotCome(t *testing.T) {
 			honest = nil
 			// A check that has ended begins a new count.
 			pass(func() bool { return current != nil })
-			end(repair.Passed)
+			end(visit.Passed)
 			put()
 			if took := pass(func() bool { return len(s.yields) == 0 }); took > sweep.LookEvery {
 				t.Errorf("yields are forgotten after %s", took)

@@ -32,7 +32,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/nodes"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
-	"github.com/pitcrew-dev/pitcrew/remediator/repair"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 // The defaults are what everybody has time for. `make nightly` has a week of 50 nodes, docs/benchmarks.md the result of 500.
@@ -183,9 +183,9 @@ func (w *week) cached(name string) *corev1.Node {
 	return &cached
 }
 
-func (w *week) visit(name string) *repair.Visit {
+func (w *week) visit(name string) *visit.Visit {
 	w.Helper()
-	r, err := repair.RecordOf(w.cached(name))
+	r, err := visit.RecordOf(w.cached(name))
 	w.must(err)
 	if r == nil {
 		return nil
@@ -201,7 +201,7 @@ func (w *week) reconcile(name string) {
 		_, err := w.controller.Reconcile(w.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Name: name}})
 		w.must(err)
 		n := w.cached(name)
-		r, err := repair.RecordOf(n)
+		r, err := visit.RecordOf(n)
 		w.must(err)
 		if r == nil {
 			return
@@ -229,11 +229,11 @@ func (w *week) reconcile(name string) {
 		return nil
 	})
 	if w.under[name] {
-		r, err := repair.RecordOf(w.cached(name))
+		r, err := visit.RecordOf(w.cached(name))
 		w.must(err)
-		if v := r.Last[0]; v.Phase == repair.Passed {
+		if v := r.Last[0]; v.Phase == visit.Passed {
 			w.swept[name] = append(w.swept[name], w.clock.Now())
-		} else if v.Phase != repair.Yielded {
+		} else if v.Phase != visit.Yielded {
 			w.Fatalf("%s: %s", name, r)
 		}
 	}
@@ -268,9 +268,9 @@ func (w *week) play() {
 	w.Helper()
 	for _, name := range slices.Sorted(maps.Keys(w.under)) {
 		switch v := w.visit(name); {
-		case v.Phase == repair.Working && w.clock.Now().Sub(v.StartedAt) >= sweepTakes:
+		case v.Phase == visit.Working && w.clock.Now().Sub(v.StartedAt) >= sweepTakes:
 			w.endJob(name)
-		case v.Phase == repair.Proving:
+		case v.Phase == visit.Proving:
 			w.report(name)
 		default:
 			continue
@@ -305,7 +305,7 @@ func (w *week) startJob(key client.ObjectKey) {
 func (w *week) endJob(name string) {
 	w.Helper()
 	n := w.cached(name)
-	r, err := repair.RecordOf(n)
+	r, err := visit.RecordOf(n)
 	w.must(err)
 	var job batchv1.Job
 	key := client.ObjectKey{Namespace: conditions.RepairNamespace, Name: r.JobName(n)}

@@ -13,20 +13,20 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
-	"github.com/pitcrew-dev/pitcrew/remediator/repair"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 // sick is a quarantined node with these classes among its causes, and with an advice, as Pitcrew writes it.
 func sick(t *testing.T, advice string, classes ...conditions.Repair) *corev1.Node {
 	t.Helper()
 	at := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
-	taint := quarantine.Taint{Key: conditions.TaintUnhealthy, Value: "GPUXidError", Effect: corev1.TaintEffectNoSchedule, Rule: "gpu", Repair: classes[0], Since: at}
-	record := quarantine.Record{V: 1, NodeUID: "u", Quarantine: quarantine.Quarantine{ID: "q", Phase: quarantine.Quarantined, QuarantinedAt: at, Taint: &taint}}
+	taint := causes.Taint{Key: conditions.TaintUnhealthy, Value: "GPUXidError", Effect: corev1.TaintEffectNoSchedule, Rule: "gpu", Repair: classes[0], Since: at}
+	record := causes.Record{V: 1, NodeUID: "u", Quarantine: causes.Quarantine{ID: "q", Phase: causes.Quarantined, QuarantinedAt: at, Taint: &taint}}
 	for _, class := range classes {
-		record.Causes = append(record.Causes, quarantine.Cause{Condition: "GPUXidError", Rule: "gpu", Repair: class, Due: true, FirstSeen: at})
+		record.Causes = append(record.Causes, causes.Cause{Condition: "GPUXidError", Rule: "gpu", Repair: class, Due: true, FirstSeen: at})
 	}
-	visits := repair.Record{V: 1, NodeUID: "u", Advice: &repair.Advice{Quarantine: "q", Do: advice, At: at}}
+	visits := visit.Record{V: 1, NodeUID: "u", Advice: &visit.Advice{Quarantine: "q", Do: advice, At: at}}
 	node := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u", Labels: map[string]string{"pitcrew.dev/status": "quarantined"}, Annotations: map[string]string{}},
 		Spec:       corev1.NodeSpec{ProviderID: "p", Taints: []corev1.Taint{taint.NodeTaint()}},

@@ -13,7 +13,8 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
-	"github.com/pitcrew-dev/pitcrew/remediator/repair"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 // Reasons of the Events that only this plugin writes.
@@ -21,7 +22,7 @@ const (
 	EventFaultCleared  = "FaultCleared"
 	EventAbortWanted   = "JobRestartAbortRequested"
 	EventPauseEnded    = "PauseEnded"
-	EventBreakerClosed = quarantine.BreakerClosed
+	EventBreakerClosed = causes.BreakerClosed
 )
 
 // EventBlocked is the reason of the Events about jobs that are not restarted; their action is why.
@@ -85,10 +86,10 @@ func WhoAmI(ctx context.Context, api client.Client) (string, error) {
 
 // Reasons of the Events about what a person has asked for, by the kind of the request.
 var EventRequested = map[string]string{
-	repair.RequestRepair:  "RepairRequested",
-	repair.RequestStop:    "RepairStopRequested",
-	repair.RequestCheck:   "CheckRequested",
-	repair.RequestRelease: "ReleaseRequested",
+	visit.RequestRepair:  "RepairRequested",
+	visit.RequestStop:    "RepairStopRequested",
+	visit.RequestCheck:   "CheckRequested",
+	visit.RequestRelease: "ReleaseRequested",
 }
 
 // AnnounceAll has each change of a node written as an Event once it is made.

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 )
 
 // release --clear clears each condition of a node and then releases it, in the name of the same user at the same time.
@@ -23,7 +23,7 @@ func TestOneCommandWritesSeveralEventsAboutANode(t *testing.T) {
 	node := ReferenceTo(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "u"}})
 	by.Announce(t.Context(), node, EventFaultCleared, "Clear", "GPUXidError")
 	by.Announce(t.Context(), node, EventFaultCleared, "Clear", "KernelHardwareError")
-	by.Announce(t.Context(), node, quarantine.ReleaseByHand, "Quarantine", "released manually")
+	by.Announce(t.Context(), node, causes.ReleaseByHand, "Quarantine", "released manually")
 	var events eventsv1.EventList
 	if err := by.Api.List(t.Context(), &events); err != nil || len(events.Items) != 3 || out.Len() > 0 {
 		t.Errorf("%d Events, want 3; %v; printed %q", len(events.Items), err, out.String())

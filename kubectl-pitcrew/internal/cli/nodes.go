@@ -13,6 +13,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 )
 
 // NodesWith lists the nodes, and finds the one of a name; nil: there is none.
@@ -99,7 +100,7 @@ func TaintChanges(before, after *corev1.Node) string {
 	}
 	for _, what := range quarantine.Left(before, after) {
 		all = append(all, fmt.Sprintf("leave %q, which the record names but only a person may remove",
-			quarantine.Clip(what, conditions.MaxMessage)))
+			causes.Clip(what, conditions.MaxMessage)))
 	}
 	return strings.Join(all, ", ")
 }

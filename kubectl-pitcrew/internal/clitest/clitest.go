@@ -12,8 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
-	"github.com/pitcrew-dev/pitcrew/remediator/repair"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 const RepairPolicy = `apiVersion: pitcrew.dev/v1alpha1
@@ -39,10 +39,10 @@ spec:
 func QuarantinedBy(t *testing.T, name, rule string, class conditions.Repair) *corev1.Node {
 	t.Helper()
 	n := NodeNamed(name)
-	record := &quarantine.Record{V: 1, NodeUID: n.UID, Boot: quarantine.Boot{ID: "b1", Seen: Now}, Quarantine: quarantine.Quarantine{
-		ID: "q1", Phase: quarantine.Quarantined, QuarantinedAt: Now,
-		Causes: []quarantine.Cause{{Condition: "GPUXidError", Rule: rule, Repair: class, Message: Lost, FirstSeen: Now, Due: true, BootID: "b1"}},
-		Taint:  &quarantine.Taint{Key: conditions.TaintUnhealthy, Value: "GPUXidError", Effect: corev1.TaintEffectNoSchedule, Rule: rule, Repair: class, Since: Now},
+	record := &causes.Record{V: 1, NodeUID: n.UID, Boot: causes.Boot{ID: "b1", Seen: Now}, Quarantine: causes.Quarantine{
+		ID: "q1", Phase: causes.Quarantined, QuarantinedAt: Now,
+		Causes: []causes.Cause{{Condition: "GPUXidError", Rule: rule, Repair: class, Message: Lost, FirstSeen: Now, Due: true, BootID: "b1"}},
+		Taint:  &causes.Taint{Key: conditions.TaintUnhealthy, Value: "GPUXidError", Effect: corev1.TaintEffectNoSchedule, Rule: rule, Repair: class, Since: Now},
 	}}
 	n.Annotations = map[string]string{conditions.AnnotationQuarantine: record.String()}
 	n.Spec.Taints = []corev1.Taint{record.Taint.NodeTaint()}
@@ -56,31 +56,31 @@ func NodeNamed(name string) *corev1.Node {
 	}}
 }
 
-func Visited(n *corev1.Node, r *repair.Record) *corev1.Node {
+func Visited(n *corev1.Node, r *visit.Record) *corev1.Node {
 	r.V, r.NodeUID = 1, n.UID
 	metav1.SetMetaDataAnnotation(&n.ObjectMeta, conditions.AnnotationRepair, r.String())
 	return n
 }
 
 // UnderRepair is a node in the second step of its repair.
-func UnderRepair(t *testing.T, phase repair.Phase) *corev1.Node {
+func UnderRepair(t *testing.T, phase visit.Phase) *corev1.Node {
 	t.Helper()
 	ago := func(d time.Duration) time.Time { return Now.Add(-d) }
-	return Visited(QuarantinedBy(t, "gpu-1", "gpu", conditions.ResetGPU), &repair.Record{
-		Current: &repair.Visit{
-			ID: "v2", Kind: repair.Repair, Phase: phase, Quarantine: "q1", StartedAt: ago(30 * time.Minute), PhaseSince: ago(3 * time.Minute), Attempt: 2,
+	return Visited(QuarantinedBy(t, "gpu-1", "gpu", conditions.ResetGPU), &visit.Record{
+		Current: &visit.Visit{
+			ID: "v2", Kind: visit.Repair, Phase: phase, Quarantine: "q1", StartedAt: ago(30 * time.Minute), PhaseSince: ago(3 * time.Minute), Attempt: 2,
 			Template: "reboot", Args: []string{"-boot-id=b1"}, Deadline: Now.Add(17 * time.Minute), BootID: "b1", Outcome: "waits for pod ml/train-0\x1b[2J",
 		},
-		Request: &repair.Request{Kind: repair.RequestRepair, Quarantine: "q1", At: ago(31 * time.Minute), User: "ann", Reason: "night shift"},
-		Checked: &repair.Checked{At: ago(72 * time.Hour), BootID: "b0", Template: "check", Args: []string{"-level", "3"}},
-		Repairs: []repair.Action{
+		Request: &visit.Request{Kind: visit.RequestRepair, Quarantine: "q1", At: ago(31 * time.Minute), User: "ann", Reason: "night shift"},
+		Checked: &visit.Checked{At: ago(72 * time.Hour), BootID: "b0", Template: "check", Args: []string{"-level", "3"}},
+		Repairs: []visit.Action{
 			{At: ago(200 * time.Hour), Template: "reboot", Quarantine: "older", Proven: true},
 			{At: ago(25 * time.Minute), Template: "reset-gpu", Quarantine: "q1"}, {At: ago(3 * time.Minute), Template: "reboot", Quarantine: "q1"},
 		},
-		Advice: &repair.Advice{Quarantine: "q1", Do: repair.AdviseReboot, Why: "the reset has not helped", At: ago(4 * time.Minute)},
-		Last: []repair.Visit{
-			{ID: "v1", Kind: repair.Sweep, Sweep: "weekly", Phase: repair.Yielded, StartedAt: ago(80 * time.Hour), PhaseSince: ago(79 * time.Hour), EndedAt: ago(79 * time.Hour), Attempt: 1, Template: "check", Outcome: "pod ml/big-0 could run here"},
-			{ID: "v0", Kind: repair.Sweep, Sweep: "weekly", Phase: repair.Passed, StartedAt: ago(90 * time.Hour), PhaseSince: ago(89 * time.Hour), EndedAt: ago(89 * time.Hour), Attempt: 1, Template: "check", Args: []string{"-level", "2"}},
+		Advice: &visit.Advice{Quarantine: "q1", Do: visit.AdviseReboot, Why: "the reset has not helped", At: ago(4 * time.Minute)},
+		Last: []visit.Visit{
+			{ID: "v1", Kind: visit.Sweep, Sweep: "weekly", Phase: visit.Yielded, StartedAt: ago(80 * time.Hour), PhaseSince: ago(79 * time.Hour), EndedAt: ago(79 * time.Hour), Attempt: 1, Template: "check", Outcome: "pod ml/big-0 could run here"},
+			{ID: "v0", Kind: visit.Sweep, Sweep: "weekly", Phase: visit.Passed, StartedAt: ago(90 * time.Hour), PhaseSince: ago(89 * time.Hour), EndedAt: ago(89 * time.Hour), Attempt: 1, Template: "check", Args: []string{"-level", "2"}},
 		},
 	})
 }

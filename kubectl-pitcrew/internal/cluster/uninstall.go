@@ -30,7 +30,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
-	"github.com/pitcrew-dev/pitcrew/remediator/repair"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 func UninstallCommand(c *cli.Target) *cobra.Command {
@@ -261,7 +261,7 @@ func deleted(ctx context.Context, api client.Client, object client.Object) error
 // CleanNode are the changes that remove what is ours from a node.
 func CleanNode(api client.Client, n *corev1.Node) []cli.Change {
 	var changes []cli.Change
-	strip := func(n *corev1.Node) *corev1.Node { return repair.Strip(quarantine.Strip(n)) }
+	strip := func(n *corev1.Node) *corev1.Node { return visit.Strip(quarantine.Strip(n)) }
 	if after := strip(n); !equality.Semantic.DeepEqual(n, after) {
 		changes = append(changes, cli.Change{
 			Text: fmt.Sprintf("Clean node %s: %s, remove our records and labels", n.Name, cli.TaintChanges(n, after)),

@@ -15,8 +15,9 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
-	"github.com/pitcrew-dev/pitcrew/remediator/repair"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 // installations looks for a second remediator, by its Deployment and by visits whose Jobs are elsewhere.
@@ -56,7 +57,7 @@ func (d *doctor) visitsOfOthers() *cli.Finding {
 	}
 	of := map[string][]string{}
 	for i := range d.nodes {
-		if r, err := repair.RecordOf(&d.nodes[i]); err == nil && r.OfOthers(ours) != "" {
+		if r, err := visit.RecordOf(&d.nodes[i]); err == nil && r.OfOthers(ours) != "" {
 			of[r.OfOthers(ours)] = append(of[r.OfOthers(ours)], d.nodes[i].Name)
 		}
 	}
@@ -85,7 +86,7 @@ func (d *doctor) leftTaints(ctx context.Context) ([]cli.Finding, error) {
 	left := map[string][]string{}
 	for i := range d.nodes {
 		n := &d.nodes[i]
-		q, err := quarantine.RecordOf(n)
+		q, err := causes.RecordOf(n)
 		if err != nil || q == nil || q.Taint == nil || q.Taint.PreExisting || q.IsIsolated() || known.HasTaint(q.Taint.NodeTaint()) {
 			continue
 		}

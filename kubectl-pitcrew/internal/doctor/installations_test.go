@@ -24,6 +24,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/health"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 )
 
@@ -115,7 +116,7 @@ func TestTheDoctorNamesATaintThatNobodyRemoves(t *testing.T) {
 		"there before":         {node: node("quarantined", old.Key, `,"foreign":true`, old), want: "ok: all can be read"},
 		"the one of this mode": {node: node("quarantined", conditions.TaintUnhealthy, "", old), want: "ok: all can be read"},
 	} {
-		if _, err := quarantine.RecordOf(&test.node); err != nil {
+		if _, err := causes.RecordOf(&test.node); err != nil {
 			t.Fatal(err)
 		}
 		found, err := patient(t, interceptor.Funcs{}, []corev1.Node{test.node}, test.objects...).records(t.Context())

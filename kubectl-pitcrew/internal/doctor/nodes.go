@@ -19,8 +19,8 @@ import (
 	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
-	"github.com/pitcrew-dev/pitcrew/remediator/repair"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 // detectors looks whether the DaemonSets of the chart's pools have pods, and whether they are ready.
@@ -187,10 +187,10 @@ func (d *doctor) records(ctx context.Context) ([]cli.Finding, error) {
 	}
 	bad := map[string][]string{}
 	for i := range d.nodes {
-		if _, err := quarantine.RecordOf(&d.nodes[i]); err != nil {
+		if _, err := causes.RecordOf(&d.nodes[i]); err != nil {
 			bad[conditions.AnnotationQuarantine] = append(bad[conditions.AnnotationQuarantine], d.nodes[i].Name)
 		}
-		if _, err := repair.RecordOf(&d.nodes[i]); err != nil {
+		if _, err := visit.RecordOf(&d.nodes[i]); err != nil {
 			bad[conditions.AnnotationRepair] = append(bad[conditions.AnnotationRepair], d.nodes[i].Name)
 		}
 	}
@@ -219,7 +219,7 @@ func (d *doctor) webhooks(context.Context) ([]cli.Finding, error) {
 	}
 	late := map[string]int{}
 	for i := range d.nodes {
-		record, err := quarantine.RecordOf(&d.nodes[i])
+		record, err := causes.RecordOf(&d.nodes[i])
 		if err != nil || record == nil {
 			continue
 		}

@@ -15,9 +15,9 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
 	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/health"
-	"github.com/pitcrew-dev/pitcrew/remediator/repair"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/coverage"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/firstcheck"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 // repairs looks whether what the policy says about repairs, sweeps and first checks can be done.
@@ -50,7 +50,7 @@ func (d *doctor) repairs(ctx context.Context) ([]cli.Finding, error) {
 func (d *doctor) unfinished() []cli.Finding {
 	var names []string
 	for i := range d.nodes {
-		if repair.Unfinished(&d.nodes[i]) {
+		if visit.Unfinished(&d.nodes[i]) {
 			names = append(names, d.nodes[i].Name)
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/docs"
 	"github.com/pitcrew-dev/pitcrew/docs/runbooks"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/repair"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 // topics are the words of Pitcrew's output that neither a page nor a table of one explains.
@@ -23,20 +23,20 @@ var topics = map[string]string{
 	conditions.Reboot.String():     "Repair class. The node has to be rebooted. It is released after a new boot with healthy checks.",
 	conditions.Replace.String():    "Repair class. Hardware has to be replaced. Only `kubectl pitcrew release NODE` releases the node.",
 
-	string(repair.Sweep):      "Kind of a visit: an idle node is checked, so that a fault is found before a job meets it.",
-	string(repair.Repair):     "Kind of a visit: a quarantined node is repaired, by the actions of the policy in turn, until one helps.",
-	string(repair.Validation): "Kind of a visit: a quarantined node without a fault is checked under load before it returns.",
-	string(repair.FirstCheck): "Kind of a visit: a new node is checked before its first job.",
+	string(visit.Sweep):      "Kind of a visit: an idle node is checked, so that a fault is found before a job meets it.",
+	string(visit.Repair):     "Kind of a visit: a quarantined node is repaired, by the actions of the policy in turn, until one helps.",
+	string(visit.Validation): "Kind of a visit: a quarantined node without a fault is checked under load before it returns.",
+	string(visit.FirstCheck): "Kind of a visit: a new node is checked before its first job.",
 
-	string(repair.Emptying): "Phase of a visit: it waits for pods that have to end, and for limits. Nothing is done on the node yet.",
-	string(repair.Working):  "Phase of a visit: its Job runs. The node has taint pitcrew.dev/maintenance, and its conditions do not count.",
-	string(repair.Ending): "Phase of a visit: its Job is deleted before it has ended. The taint stays until its pod has ended, " +
+	string(visit.Emptying): "Phase of a visit: it waits for pods that have to end, and for limits. Nothing is done on the node yet.",
+	string(visit.Working):  "Phase of a visit: its Job runs. The node has taint pitcrew.dev/maintenance, and its conditions do not count.",
+	string(visit.Ending): "Phase of a visit: its Job is deleted before it has ended. The taint stays until its pod has ended, " +
 		"for at most the pod's grace period and 30 s; for a sweep 10 s.",
-	string(repair.Proving): "Phase of a visit: its Job has ended, and the node's conditions have to show what became of the fault.",
-	string(repair.Passed):  "End of a visit: the fault is gone, or the check has found none.",
-	string(repair.Failed):  "End of a visit: the fault is still there, the check has found one, or the Job could not run: see its outcome.",
-	string(repair.Refused): "End of a visit: the Job found that it must not act now.",
-	string(repair.Yielded): "End of a visit: a pending pod could use the node, so that the sweep made room.",
+	string(visit.Proving): "Phase of a visit: its Job has ended, and the node's conditions have to show what became of the fault.",
+	string(visit.Passed):  "End of a visit: the fault is gone, or the check has found none.",
+	string(visit.Failed):  "End of a visit: the fault is still there, the check has found one, or the Job could not run: see its outcome.",
+	string(visit.Refused): "End of a visit: the Job found that it must not act now.",
+	string(visit.Yielded): "End of a visit: a pending pod could use the node, so that the sweep made room.",
 
 	"PitcrewNodeCondition": "Alert of an installation without the remediator: a condition of a node is True. " +
 		"Its label condition names the page: explain that.",

@@ -9,23 +9,24 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 func TestEveryClassAndReasonIsExplained(t *testing.T) {
 	names := []string{
-		quarantine.NodeQuarantined, quarantine.QuarantineUpgraded, quarantine.QuarantineBlocked, quarantine.WouldQuarantine, quarantine.TaintRestored,
-		quarantine.NodeReleased, quarantine.ReleaseByHand, quarantine.UncordonedByHand, quarantine.DriverUpgradeStale, quarantine.DetectorSuspect,
-		quarantine.BreakerOpen, quarantine.BreakerClosed, quarantine.PolicyInvalid,
-		quarantine.BlockedByObserve, quarantine.BlockedByBudget, quarantine.BlockedByBreaker, quarantine.BlockedByDetectorSuspect, quarantine.BlockedByStale,
-		quarantine.BlockedByPause, quarantine.BlockedByManualRelease, quarantine.BlockedByUnreadableRecord, quarantine.BlockedByMissingRule, quarantine.BlockedByUnconfirmed,
-		quarantine.BlockedByValidation, quarantine.BlockedByOrigin, quarantine.BlockedByDevices,
+		causes.NodeQuarantined, causes.QuarantineUpgraded, causes.QuarantineBlocked, causes.WouldQuarantine, causes.TaintRestored,
+		causes.NodeReleased, causes.ReleaseByHand, causes.UncordonedByHand, causes.DriverUpgradeStale, causes.DetectorSuspect,
+		causes.BreakerOpen, causes.BreakerClosed, causes.PolicyInvalid,
+		causes.BlockedByObserve, causes.BlockedByBudget, causes.BlockedByBreaker, causes.BlockedByDetectorSuspect, causes.BlockedByStale,
+		causes.BlockedByPause, causes.BlockedByManualRelease, causes.BlockedByUnreadableRecord, causes.BlockedByMissingRule, causes.BlockedByUnconfirmed,
+		causes.BlockedByValidation, causes.BlockedByOrigin, causes.BlockedByDevices,
 		repair.RepairStarted, repair.RepairSucceeded, repair.RepairFailed, repair.RepairRefused, repair.RepairWaiting,
 		repair.SweepStarted, repair.SweepYielded, repair.NodeChecked,
-		string(repair.Emptying), string(repair.Working), string(repair.Ending), string(repair.Proving),
-		string(repair.Passed), string(repair.Failed), string(repair.Refused), string(repair.Yielded),
-		string(repair.Sweep), string(repair.Repair), string(repair.Validation), string(repair.FirstCheck), conditions.StatusRepairing, conditions.StatusValidating,
+		string(visit.Emptying), string(visit.Working), string(visit.Ending), string(visit.Proving),
+		string(visit.Passed), string(visit.Failed), string(visit.Refused), string(visit.Yielded),
+		string(visit.Sweep), string(visit.Repair), string(visit.Validation), string(visit.FirstCheck), conditions.StatusRepairing, conditions.StatusValidating,
 	}
 	for _, reason := range cli.EventRequested {
 		names = append(names, reason)

@@ -24,7 +24,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/pause"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/simulate"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart/ratelimit"
@@ -69,7 +69,7 @@ type nodeFacts struct {
 	row  status.Row
 	pods []corev1.Pod
 	// record is that of its quarantine; nil if the node is not quarantined.
-	record *quarantine.Record
+	record *causes.Record
 	// quarantine is what the remediator's controller of jobs gets to know of it.
 	quarantine restart.Trigger
 	// noRestarts is why the jobs on the node are left alone; empty: they are not.
@@ -262,7 +262,7 @@ func activeOn(pod *corev1.Pod, node *corev1.Node) bool {
 // podsByNode are the active pods of the job, by their node.
 func (f *jobFacts) podsByNode(
 	ctx context.Context, resolver kinds.OwnerResolver, inNamespace []corev1.Pod, byName map[string]*corev1.Node,
-	quarantines map[string]*quarantine.Record,
+	quarantines map[string]*causes.Record,
 ) map[string][]corev1.Pod {
 	onNode := map[string][]corev1.Pod{}
 	for _, pod := range inNamespace {
@@ -286,11 +286,11 @@ func (f *jobFacts) podsByNode(
 func (f *jobFacts) observeNodes(
 	ctx context.Context, resolver kinds.OwnerResolver, inNamespace []corev1.Pod, all []corev1.Node, breaker *corev1.ConfigMap,
 ) {
-	byName, quarantines := map[string]*corev1.Node{}, map[string]*quarantine.Record{}
+	byName, quarantines := map[string]*corev1.Node{}, map[string]*causes.Record{}
 	for i := range all {
 		byName[all[i].Name] = &all[i]
 		// An unreadable record is in the row.
-		if record, err := quarantine.RecordOf(&all[i]); err == nil && record != nil && record.Phase == quarantine.Quarantined {
+		if record, err := causes.RecordOf(&all[i]); err == nil && record != nil && record.Phase == causes.Quarantined {
 			quarantines[all[i].Name] = record
 		}
 	}
@@ -370,7 +370,7 @@ func (f *jobFacts) readOptIn(ctx context.Context, api client.Client) (err error)
 }
 
 // noRestarts says why the quarantine of a node restarts no job; empty if it does, or if the policy is unknown.
-func (f *jobFacts) noRestarts(n *corev1.Node, record *quarantine.Record) string {
+func (f *jobFacts) noRestarts(n *corev1.Node, record *causes.Record) string {
 	switch {
 	case record.Taint.Rule == policy.ByHand:
 		return "a user quarantined the node; jobs on it are left alone"

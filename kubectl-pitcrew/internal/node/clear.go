@@ -22,7 +22,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 )
 
 // ContainerNPD is the name of the node-problem-detector's container in our chart, upstream's manifest and the community's chart.
@@ -262,7 +262,7 @@ func newExecutor(config *rest.Config, request *rest.Request) (remotecommand.Exec
 
 // latched are the conditions of a node's record that a plugin has latched.
 func latched(n *corev1.Node) ([]string, error) {
-	record, err := quarantine.RecordOf(n)
+	record, err := causes.RecordOf(n)
 	if err != nil {
 		return nil, err
 	}

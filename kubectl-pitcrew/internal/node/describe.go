@@ -108,7 +108,7 @@ func describe(ctx context.Context, c *cli.Target, out io.Writer, api client.Clie
 		return err
 	}
 	cli.Fprintf(out, "Next:     %s\n", next)
-	record, err := quarantine.RecordOf(n)
+	record, err := causes.RecordOf(n)
 	switch {
 	case err != nil:
 		cli.Fprintf(out, "Record:   %v\n", err)
@@ -138,13 +138,13 @@ func describe(ctx context.Context, c *cli.Target, out io.Writer, api client.Clie
 }
 
 // describeRecord prints the record. blocked is the reason that holds back what would be done next; empty: none does.
-func describeRecord(out io.Writer, n *corev1.Node, record *quarantine.Record, blocked string, ago func(time.Time) string) {
+func describeRecord(out io.Writer, n *corev1.Node, record *causes.Record, blocked string, ago func(time.Time) string) {
 	past := record.Last
-	if record.Phase == quarantine.Released && !record.ManualReleaseActive { // it is over; the next one moves it to the others
-		past = append([]quarantine.Quarantine{record.Quarantine}, past...)
+	if record.Phase == causes.Released && !record.ManualReleaseActive { // it is over; the next one moves it to the others
+		past = append([]causes.Quarantine{record.Quarantine}, past...)
 		record.Causes = nil
 	}
-	if t := record.Taint; t != nil && record.Phase == quarantine.Quarantined {
+	if t := record.Taint; t != nil && record.Phase == causes.Quarantined {
 		cli.Fprintf(out, "Taint:    %s by rule %s, %s\n", t, t.Rule, ago(t.Since))
 		if record.IsIsolated() {
 			cli.Fprintf(out, "On:       %s; the node is in service\n", record.Isolation.String())
@@ -158,7 +158,7 @@ func describeRecord(out io.Writer, n *corev1.Node, record *quarantine.Record, bl
 		cli.Fprintf(out, "Cause:    %s: %s\n          first seen %s%s; needs %s; %s\n",
 			cause.Condition, cause.Message, ago(cause.FirstSeen), by, needs(cause.Repair), waits(n, record, cause, ago))
 	}
-	if record.Phase == quarantine.Quarantined {
+	if record.Phase == causes.Quarantined {
 		cli.Fprintf(out, "Release:  %s\n", howReleased(n.Name, record, blocked))
 	}
 	for _, r := range record.Repairs {
@@ -170,7 +170,7 @@ func describeRecord(out io.Writer, n *corev1.Node, record *quarantine.Record, bl
 }
 
 // releaser says who released a node manually, and why, as far as that is known.
-func releaser(q *quarantine.Quarantine) string {
+func releaser(q *causes.Quarantine) string {
 	if q.ReleaseUser == "" && q.ReleaseReason == "" {
 		return ""
 	}
@@ -183,9 +183,9 @@ func needs(class conditions.Repair) string {
 }
 
 // howReleased is the one advice on how the quarantine of a node ends.
-func howReleased(node string, r *quarantine.Record, blocked string) string {
-	if r.ManualReleaseOnly || blocked == quarantine.BlockedByMissingRule || blocked == quarantine.BlockedByUnconfirmed ||
-		slices.ContainsFunc(r.Causes, func(c quarantine.Cause) bool {
+func howReleased(node string, r *causes.Record, blocked string) string {
+	if r.ManualReleaseOnly || blocked == causes.BlockedByMissingRule || blocked == causes.BlockedByUnconfirmed ||
+		slices.ContainsFunc(r.Causes, func(c causes.Cause) bool {
 			return c.Rule == policy.ByHand || c.Repair == conditions.Replace
 		}) {
 		return "only by `kubectl pitcrew release " + node + "`, when the node is fit again"
@@ -198,15 +198,15 @@ func howReleased(node string, r *quarantine.Record, blocked string) string {
 }
 
 // waits says what the release of a cause waits for.
-func waits(n *corev1.Node, r *quarantine.Record, c quarantine.Cause, ago func(time.Time) string) string {
+func waits(n *corev1.Node, r *causes.Record, c causes.Cause, ago func(time.Time) string) string {
 	const manually = "not released automatically"
 	switch {
-	case r.Phase == quarantine.Released && r.ReleasedBy == quarantine.ByPitcrew && c.Link.Origin != "":
+	case r.Phase == causes.Released && r.ReleasedBy == causes.ByPitcrew && c.Link.Origin != "":
 		return "released " + ago(r.ReleasedAt) + " with node " + c.Link.Origin +
 			", whose broken link caused it; stays in service until it has cleared"
-	case r.Phase == quarantine.Released:
+	case r.Phase == causes.Released:
 		return "a user released the node" + releaser(&r.Quarantine) + " " + ago(r.ReleasedAt)
-	case r.Phase != quarantine.Quarantined:
+	case r.Phase != causes.Quarantined:
 		return "not quarantined"
 	case r.ManualReleaseOnly:
 		return manually + ": it came and went too often"
@@ -230,9 +230,9 @@ func waits(n *corev1.Node, r *quarantine.Record, c quarantine.Cause, ago func(ti
 
 // describeJobs prints for each job how its restart goes, or why there is none: the last Event since the node was quarantined.
 func describeJobs(
-	ctx context.Context, out io.Writer, api client.Client, n *corev1.Node, record *quarantine.Record, ago func(time.Time) string,
+	ctx context.Context, out io.Writer, api client.Client, n *corev1.Node, record *causes.Record, ago func(time.Time) string,
 ) error {
-	if record.Phase != quarantine.Quarantined {
+	if record.Phase != causes.Quarantined {
 		return nil
 	}
 	var events corev1.EventList
@@ -286,13 +286,13 @@ func describeEvidence(ctx context.Context, out io.Writer, api client.Client, n *
 
 // describeConditions prints the conditions of ours, and those of others for which the node is suspect or quarantined. record is nil
 // without one.
-func describeConditions(out io.Writer, n *corev1.Node, record *quarantine.Record, now time.Time) error {
+func describeConditions(out io.Writer, n *corev1.Node, record *causes.Record, now time.Time) error {
 	lines := []cli.Line{{Cells: []string{"CONDITION", "STATUS", "NEEDS", "SINCE", "CONFIRMED", "MESSAGE"}}}
 	ours := false
 	for _, c := range n.Status.Conditions {
-		var cause *quarantine.Cause
+		var cause *causes.Cause
 		if record != nil && c.Type != corev1.NodeReady { // which has a line of its own
-			if i := slices.IndexFunc(record.Causes, func(known quarantine.Cause) bool { return known.Condition == c.Type }); i >= 0 {
+			if i := slices.IndexFunc(record.Causes, func(known causes.Cause) bool { return known.Condition == c.Type }); i >= 0 {
 				cause = &record.Causes[i]
 			}
 		}

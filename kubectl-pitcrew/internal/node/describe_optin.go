@@ -17,7 +17,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
@@ -27,9 +27,9 @@ const maxNotOptedIn = 10
 // describeOptIns prints how many jobs with active pods on a quarantined node are opted in, and why each of the others is not. What cannot
 // be read is printed as unknown: the rest of the answer does not need it.
 func describeOptIns(
-	ctx context.Context, c *cli.Target, out io.Writer, api client.Client, n *corev1.Node, record *quarantine.Record, file string,
+	ctx context.Context, c *cli.Target, out io.Writer, api client.Client, n *corev1.Node, record *causes.Record, file string,
 ) {
-	if record == nil || record.Phase != quarantine.Quarantined {
+	if record == nil || record.Phase != causes.Quarantined {
 		return
 	}
 	o := optIns{api: api, seen: map[types.UID]bool{}, why: "you may not read them"}

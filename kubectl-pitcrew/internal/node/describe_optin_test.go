@@ -17,7 +17,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 )
 
 func TestDescribeCountsTheOptInsOnAQuarantinedNode(t *testing.T) {
@@ -55,7 +55,7 @@ func TestDescribeCountsTheOptInsOnAQuarantinedNode(t *testing.T) {
 	api := fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(objects...).
 		WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }).Build()
 	c := &cli.Target{Namespace: "pitcrew"}
-	record := &quarantine.Record{Quarantine: quarantine.Quarantine{Phase: quarantine.Quarantined}}
+	record := &causes.Record{Quarantine: causes.Quarantine{Phase: causes.Quarantined}}
 	var out strings.Builder
 	describeOptIns(t.Context(), c, &out, api, node, record, "")
 	const want = `Opt-in:   jobs with active pods on the node: 2 opted in, 3 not
@@ -92,7 +92,7 @@ func TestDescribeCountsTheOptInsOnAQuarantinedNode(t *testing.T) {
 		t.Errorf("without a list: %q", out.String())
 	}
 	out.Reset()
-	record.Phase = quarantine.Released
+	record.Phase = causes.Released
 	if describeOptIns(t.Context(), c, &out, api, node, record, ""); out.Len() > 0 {
 		t.Errorf("of a node that is in service: %q", out.String())
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/outlook"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/simulate"
 )
 
@@ -36,7 +37,7 @@ func described(t *testing.T, n *corev1.Node, rules string, now time.Time) string
 		t.Fatal(err)
 	}
 	o := simulate.Run(p, []corev1.Node{*n}, "", nil, now)[0]
-	record, err := quarantine.RecordOf(o.After)
+	record, err := causes.RecordOf(o.After)
 	if err != nil || record == nil {
 		t.Fatalf("record %v, %v", record, err)
 	}
@@ -84,8 +85,8 @@ func TestDescribeGivesOneAdviceOnTheRelease(t *testing.T) {
 		!strings.Contains(out, "Cause:    ByHand: smells of smoke\n          first seen AGO; by ann [2J; needs inspection (Inspect); not released automatically: a user quarantined the node\n") {
 		t.Error(out)
 	}
-	for reason, want := range map[string]string{"": "automatic", quarantine.BlockedByMissingRule: "only by", quarantine.BlockedByBudget: "automatic"} {
-		if got := howReleased("n", &quarantine.Record{}, reason); !strings.HasPrefix(got, want) {
+	for reason, want := range map[string]string{"": "automatic", causes.BlockedByMissingRule: "only by", causes.BlockedByBudget: "automatic"} {
+		if got := howReleased("n", &causes.Record{}, reason); !strings.HasPrefix(got, want) {
 			t.Errorf("%s: %s", reason, got)
 		}
 	}
@@ -93,24 +94,24 @@ func TestDescribeGivesOneAdviceOnTheRelease(t *testing.T) {
 
 // A victim of another node's broken link names that node, before and after its release.
 func TestDescribeNamesTheOriginOfAVictim(t *testing.T) {
-	held := &quarantine.Record{Quarantine: quarantine.Quarantine{Phase: quarantine.Quarantined, Taint: &quarantine.Taint{HeldFor: "origin-1"}}}
+	held := &causes.Record{Quarantine: causes.Quarantine{Phase: causes.Quarantined, Taint: &causes.Taint{HeldFor: "origin-1"}}}
 	if got := howReleased("n", held, ""); !strings.Contains(got, "once the quarantine of node origin-1 has ended") || !strings.Contains(got, "kubectl pitcrew release n") {
 		t.Error(got)
 	}
-	released := &quarantine.Record{Quarantine: quarantine.Quarantine{Phase: quarantine.Released, ReleasedBy: quarantine.ByPitcrew}}
+	released := &causes.Record{Quarantine: causes.Quarantine{Phase: causes.Released, ReleasedBy: causes.ByPitcrew}}
 	ago := func(time.Time) string { return "AGO" }
 	for _, test := range []struct {
-		record *quarantine.Record
-		link   quarantine.Link
+		record *causes.Record
+		link   causes.Link
 		want   string
 	}{
-		{held, quarantine.Link{Origin: "origin-1"}, "waits for the repair of node origin-1"},
-		{held, quarantine.Link{SwitchSide: true}, "inspect the switches"},
-		{held, quarantine.Link{}, "waits for the condition to clear"},
-		{released, quarantine.Link{Origin: "origin-1"}, "released AGO with node origin-1"},
-		{released, quarantine.Link{}, "a user released the node"},
+		{held, causes.Link{Origin: "origin-1"}, "waits for the repair of node origin-1"},
+		{held, causes.Link{SwitchSide: true}, "inspect the switches"},
+		{held, causes.Link{}, "waits for the condition to clear"},
+		{released, causes.Link{Origin: "origin-1"}, "released AGO with node origin-1"},
+		{released, causes.Link{}, "a user released the node"},
 	} {
-		if got := waits(nodeWith(corev1.NodeCondition{}), test.record, quarantine.Cause{Link: test.link}, ago); !strings.Contains(got, test.want) {
+		if got := waits(nodeWith(corev1.NodeCondition{}), test.record, causes.Cause{Link: test.link}, ago); !strings.Contains(got, test.want) {
 			t.Errorf("%+v: %s, want %s", test.link, got, test.want)
 		}
 	}
@@ -148,8 +149,8 @@ func TestDescribeNamesAllThatBlocks(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := simulate.Outcome{Before: &corev1.Node{}, Decision: quarantine.Decision{
-		Blocked:    &quarantine.Blocked{Reason: quarantine.BlockedByBudget, Message: "3 of 3"},
-		BlockedToo: []quarantine.Blocked{{Reason: quarantine.BlockedByBreaker, Message: "the breaker is open"}},
+		Blocked:    &causes.Blocked{Reason: causes.BlockedByBudget, Message: "3 of 3"},
+		BlockedToo: []causes.Blocked{{Reason: causes.BlockedByBreaker, Message: "the breaker is open"}},
 	}}
 	if got, want := outlook.Text(o, p, clitest.Now), "blocked by budget: 3 of 3; also blocked by breaker: the breaker is open"; got != want {
 		t.Errorf("got %s", got)

@@ -20,7 +20,8 @@ import (
 	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/health"
 	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/status"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
-	"github.com/pitcrew-dev/pitcrew/remediator/repair"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 // shownVisits is how many closed visits describe shows.
@@ -28,7 +29,7 @@ const shownVisits = 5
 
 // describeVisits prints the visit under way, step by step, what was asked for and advised, the newest check and the last visits.
 func describeVisits(ctx context.Context, out io.Writer, api client.Client, n *corev1.Node, ago func(time.Time) string) error {
-	r, err := repair.RecordOf(n)
+	r, err := visit.RecordOf(n)
 	switch {
 	case err != nil:
 		cli.Fprintf(out, "Visits:   %s\n", err.Error())
@@ -45,7 +46,7 @@ func describeVisits(ctx context.Context, out io.Writer, api client.Client, n *co
 		cli.Fprintf(out, "Asked:    %s, by %s: %s, %s\n",
 			q.Kind, cmp.Or(q.User, quarantine.UnknownUser), cmp.Or(q.Reason, quarantine.NoReason), ago(q.At))
 	}
-	if q, err := quarantine.RecordOf(n); err == nil && q != nil && q.Phase == quarantine.Quarantined && r.Stopped == q.ID {
+	if q, err := causes.RecordOf(n); err == nil && q != nil && q.Phase == causes.Quarantined && r.Stopped == q.ID {
 		cli.Fprintf(out, "Stopped:  no repair begins in this quarantine until `kubectl pitcrew repair %s --approve`\n", n.Name)
 	}
 	if a := status.AdviceOf(n, r); a != nil {
@@ -66,13 +67,13 @@ func describeVisits(ctx context.Context, out io.Writer, api client.Client, n *co
 
 // describeVisit prints the visit under way: what it waits for, its steps, and the Job of the present one.
 func describeVisit(
-	ctx context.Context, out io.Writer, api client.Client, r *repair.Record, v *repair.Visit, ago func(time.Time) string,
+	ctx context.Context, out io.Writer, api client.Client, r *visit.Record, v *visit.Visit, ago func(time.Time) string,
 ) error {
 	indented := func(format string, args ...any) { cli.Fprintf(out, "          "+format+"\n", args...) }
 	cli.Fprintf(out, "Visit:    %s, since %s\n", kindText(v), ago(v.StartedAt))
 	indented("%s since %s%s%s", v.Phase, ago(v.PhaseSince), after(": ", cmp.Or(v.Held, v.Outcome)), after("; then ", string(v.Then)))
-	if v.Kind == repair.Repair {
-		steps := slices.DeleteFunc(slices.Clone(r.Repairs), func(a repair.Action) bool { return a.Quarantine != v.Quarantine })
+	if v.Kind == visit.Repair {
+		steps := slices.DeleteFunc(slices.Clone(r.Repairs), func(a visit.Action) bool { return a.Quarantine != v.Quarantine })
 		for i, a := range steps {
 			indented("%d. %s, %s: %s", i+1, a.Template, ago(a.At), proofText(a, v, i == len(steps)-1))
 		}
@@ -95,9 +96,9 @@ func describeVisit(
 }
 
 // hasJob reports whether the template of a visit is that of a Job under way. Before, and after, it is that of the last one.
-func hasJob(v *repair.Visit) bool { return v.Phase == repair.Working || v.Phase == repair.Ending }
+func hasJob(v *visit.Visit) bool { return v.Phase == visit.Working || v.Phase == visit.Ending }
 
-func until(v *repair.Visit) string {
+func until(v *visit.Visit) string {
 	if v.Deadline.IsZero() {
 		return ""
 	}
@@ -112,7 +113,7 @@ func after(before, text string) string {
 	return before + text
 }
 
-func kindText(v *repair.Visit) string {
+func kindText(v *visit.Visit) string {
 	text := string(v.Kind) + after(" ", v.Sweep)
 	if v.Attempt > 1 {
 		text += fmt.Sprintf(", attempt %d", v.Attempt)
@@ -125,22 +126,22 @@ func jobText(template string, args []string) string {
 }
 
 // proofText says what became of an action of a visit that is under way; last: it is the newest one.
-func proofText(a repair.Action, v *repair.Visit, last bool) string {
+func proofText(a visit.Action, v *visit.Visit, last bool) string {
 	switch {
 	case a.Proven:
 		return "the fault has cleared"
-	case last && v.Phase == repair.Ending:
+	case last && v.Phase == visit.Ending:
 		return "ends"
-	case last && v.Phase == repair.Working:
+	case last && v.Phase == visit.Working:
 		return "under way"
-	case last && v.Phase == repair.Proving:
+	case last && v.Phase == visit.Proving:
 		return "done; the conditions have to prove it"
 	}
 	return "the fault is still there"
 }
 
 // jobsOf describes the Jobs of a visit, and the pods of each that are not ready.
-func jobsOf(ctx context.Context, api client.Client, v *repair.Visit) ([]string, error) {
+func jobsOf(ctx context.Context, api client.Client, v *visit.Visit) ([]string, error) {
 	if len(validation.IsValidLabelValue(v.ID)) > 0 {
 		return nil, nil // the remediator has not written it
 	}

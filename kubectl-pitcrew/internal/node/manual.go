@@ -13,7 +13,8 @@ import (
 	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/health"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
-	"github.com/pitcrew-dev/pitcrew/remediator/repair"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 func QuarantineCommand(c *cli.Target) *cobra.Command {
@@ -37,7 +38,7 @@ func QuarantineCommand(c *cli.Target) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			by.AnnounceAll(changes, quarantine.NodeQuarantined, "quarantined manually")
+			by.AnnounceAll(changes, causes.NodeQuarantined, "quarantined manually")
 			return confirm.Apply(cmd, changes)
 		},
 	}
@@ -105,9 +106,9 @@ func release(c *cli.Target, by cli.Actor, names []string, o releaseOptions) ([]c
 	if err != nil {
 		return nil, err
 	}
-	by.AnnounceAll(changes, quarantine.ReleaseByHand, "released manually")
+	by.AnnounceAll(changes, causes.ReleaseByHand, "released manually")
 	for i := range afterCheck {
-		asked, err := request(c, by, afterCheck[i].Name, repair.RequestRelease, releaseText(&afterCheck[i]), mayRepair)
+		asked, err := request(c, by, afterCheck[i].Name, visit.RequestRelease, releaseText(&afterCheck[i]), mayRepair)
 		if err != nil {
 			return nil, err
 		}
@@ -162,7 +163,7 @@ func needValidation(c *cli.Target, by cli.Actor, names []string, file string) (a
 // releaseText says what a release of a node that is checked first does.
 func releaseText(n *corev1.Node) string {
 	text := fmt.Sprintf("Release node %s after its check: the policy validates it first (--without-validation releases it at once)", n.Name)
-	q, err := quarantine.RecordOf(n)
+	q, err := causes.RecordOf(n)
 	if err != nil || q == nil {
 		return text
 	}
@@ -181,11 +182,11 @@ func releaseText(n *corev1.Node) string {
 // awaitsValidation reports whether a rule of a node's quarantine asks for a check under load that the node has not passed, as far as its
 // records can be read.
 func awaitsValidation(p *policy.Policy, n *corev1.Node, now time.Time) bool {
-	q, err := quarantine.RecordOf(n)
-	if err != nil || q == nil || q.Phase != quarantine.Quarantined {
+	q, err := causes.RecordOf(n)
+	if err != nil || q == nil || q.Phase != causes.Quarantined {
 		return false
 	}
-	visits, err := repair.RecordOf(n)
+	visits, err := visit.RecordOf(n)
 	return quarantine.NeedsValidation(p, &q.Quarantine) && (err != nil || !visits.Validated(n, q, now))
 }
 

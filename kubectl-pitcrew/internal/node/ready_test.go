@@ -11,7 +11,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/clitest"
 	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/outlook"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/simulate"
 )
 
@@ -62,7 +62,7 @@ func TestDescribeSaysWhatHappensNextToADeadNode(t *testing.T) {
 			n = after
 		}
 	}
-	record, err := quarantine.RecordOf(n)
+	record, err := causes.RecordOf(n)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,8 +16,9 @@ import (
 	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/health"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
-	"github.com/pitcrew-dev/pitcrew/remediator/repair"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/firstcheck"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 func RepairCommand(c *cli.Target) *cobra.Command {
@@ -41,9 +42,9 @@ that is under way, and no other one begins for this quarantine. An action that r
 			if !approve && !stop {
 				return showRepair(cmd.Context(), c, cmd.OutOrStdout(), api, names[0], file)
 			}
-			kind, text, may := repair.RequestRepair, "Have node "+names[0]+" repaired", mayRepair
+			kind, text, may := visit.RequestRepair, "Have node "+names[0]+" repaired", mayRepair
 			if stop {
-				kind, may = repair.RequestStop, mayStop
+				kind, may = visit.RequestStop, mayStop
 				text = "Stop the repair or the check of node " + names[0] + "; if it is quarantined, no other begins in this quarantine"
 			}
 			asked, err := request(c, c.Actor(cmd, api, reason), names[0], kind, text, may)
@@ -81,7 +82,7 @@ func CheckCommand(c *cli.Target) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			asked, err := request(c, c.Actor(cmd, api, reason), names[0], repair.RequestCheck, "Have node "+names[0]+" checked", mayCheck)
+			asked, err := request(c, c.Actor(cmd, api, reason), names[0], visit.RequestCheck, "Have node "+names[0]+" checked", mayCheck)
 			if err != nil {
 				return err
 			}
@@ -98,21 +99,21 @@ func CheckCommand(c *cli.Target) *cobra.Command {
 }
 
 // request is the change that writes what a person asks for into the node's record. may tells why that makes no sense now.
-func request(c *cli.Target, by cli.Actor, name, kind, text string, may func(*repair.Record, *quarantine.Record) error) (cli.Change, error) {
+func request(c *cli.Target, by cli.Actor, name, kind, text string, may func(*visit.Record, *causes.Record) error) (cli.Change, error) {
 	to := func(n *corev1.Node) (*corev1.Node, error) {
-		q, err := quarantine.RecordOf(n)
+		q, err := causes.RecordOf(n)
 		if err != nil {
 			return nil, fmt.Errorf("node %s: %w", name, err)
 		}
-		if q != nil && q.Phase != quarantine.Quarantined {
+		if q != nil && q.Phase != causes.Quarantined {
 			q = nil
 		}
-		visits, err := repair.RecordOf(n)
+		visits, err := visit.RecordOf(n)
 		if err != nil {
 			return nil, fmt.Errorf("node %s: %w", name, err)
 		}
 		if visits == nil {
-			visits = &repair.Record{}
+			visits = &visit.Record{}
 		}
 		if err := may(visits, q); err != nil {
 			return nil, fmt.Errorf("node %s %w", name, err)
@@ -121,13 +122,13 @@ func request(c *cli.Target, by cli.Actor, name, kind, text string, may func(*rep
 		if q != nil {
 			about = q.ID
 		}
-		if v := visits.Current; v != nil && kind == repair.RequestStop {
+		if v := visits.Current; v != nil && kind == visit.RequestStop {
 			about = v.Quarantine // a sweep is for none, also when a fault has come meanwhile
 		}
 		if r := visits.Request; r != nil && r.Kind == kind && r.Quarantine == about {
 			return nil, fmt.Errorf("node %s: %s has asked for this already, %s", name, cmp.Or(r.User, quarantine.UnknownUser), c.Ago(r.At))
 		}
-		return repair.Ask(n, kind, about, quarantine.Manual{User: cli.Text(by.User), Reason: cli.Text(by.Reason)}, c.Now())
+		return visit.Ask(n, kind, about, quarantine.Manual{User: cli.Text(by.User), Reason: cli.Text(by.Reason)}, c.Now())
 	}
 	var n corev1.Node
 	if err := by.Api.Get(by.Cmd.Context(), client.ObjectKey{Name: name}, &n); err != nil {
@@ -150,21 +151,21 @@ func request(c *cli.Target, by cli.Actor, name, kind, text string, may func(*rep
 
 var errNotQuarantined = errors.New("is not quarantined")
 
-func mayRepair(_ *repair.Record, q *quarantine.Record) error {
+func mayRepair(_ *visit.Record, q *causes.Record) error {
 	if q == nil {
 		return errNotQuarantined
 	}
 	return nil
 }
 
-func mayStop(visits *repair.Record, q *quarantine.Record) error {
+func mayStop(visits *visit.Record, q *causes.Record) error {
 	if q == nil && visits.Current == nil && visits.Request == nil {
 		return errors.New("is not quarantined, and nothing is done to it: there is nothing to stop")
 	}
 	return nil
 }
 
-func mayCheck(visits *repair.Record, q *quarantine.Record) error {
+func mayCheck(visits *visit.Record, q *causes.Record) error {
 	switch {
 	case q != nil:
 		return errors.New("is quarantined: `kubectl pitcrew repair` shows how it is repaired and checked")

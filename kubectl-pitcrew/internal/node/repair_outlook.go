@@ -22,10 +22,12 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/pause"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/breaker"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/starts"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 	"github.com/pitcrew-dev/pitcrew/remediator/visits/failures"
 )
 
@@ -44,11 +46,11 @@ func visitorTo(
 	ctx context.Context, c *cli.Target, api client.Client, p *policy.Policy, nodes []corev1.Node, n *corev1.Node,
 ) (*visitor, error) {
 	v := &visitor{Target: c, api: api, policy: p, nodes: nodes, facts: repair.Facts{Node: n, Namespace: conditions.RepairNamespace}}
-	v.facts.Record, v.facts.RecordErr = repair.RecordOf(n)
+	v.facts.Record, v.facts.RecordErr = visit.RecordOf(n)
 	if r := v.facts.Record; r != nil && r.Current != nil {
 		v.facts.Namespace = cmp.Or(r.Current.Namespace, v.facts.Namespace)
 	}
-	v.facts.Quarantine, v.facts.QuarantineErr = quarantine.RecordOf(n)
+	v.facts.Quarantine, v.facts.QuarantineErr = causes.RecordOf(n)
 	var err error
 	if v.facts.Paused, err = pause.Reason(ctx, api, c.Namespace); err != nil {
 		return nil, err
@@ -206,7 +208,7 @@ func describeRepair(
 	if err != nil {
 		return err
 	}
-	visits, err := repair.RecordOf(n)
+	visits, err := visit.RecordOf(n)
 	underWay := err == nil && visits != nil && visits.Current != nil
 	if p != nil && cli.VisitsNodes(p) && !underWay {
 		v, err := visitorTo(ctx, c, api, p, nodes, n)
@@ -243,7 +245,7 @@ func (v *visitor) describeNext(ctx context.Context, out io.Writer, from string) 
 func (v *visitor) does(step *repair.Step) string {
 	n, q, before, next := v.facts.Node, v.facts.Quarantine, v.facts.Record, step.Record
 	if before == nil {
-		before = &repair.Record{}
+		before = &visit.Record{}
 	}
 	switch is, becomes := before.Current, next.Current; {
 	case is == nil && becomes != nil:
@@ -252,9 +254,9 @@ func (v *visitor) does(step *repair.Step) string {
 		return fmt.Sprintf("%s is under way", becomes.Kind)
 	case is != nil:
 		return fmt.Sprintf("%s has ended", is.Kind)
-	case q == nil || q.Phase != quarantine.Quarantined:
+	case q == nil || q.Phase != causes.Quarantined:
 		return "none: the node is not quarantined"
-	case before.Request != nil && before.Request.Kind == repair.RequestStop:
+	case before.Request != nil && before.Request.Kind == visit.RequestStop:
 		return "none in this quarantine: " + quarantine.Manual{User: before.Request.User, Reason: before.Request.Reason}.Note("stopped")
 	case before.Stopped == q.ID:
 		return "none in this quarantine: a person has stopped it; `kubectl pitcrew repair " + n.Name + " --approve` begins it again"
@@ -267,9 +269,9 @@ func (v *visitor) does(step *repair.Step) string {
 }
 
 // whyNone says why no repair of a quarantined node begins.
-func (v *visitor) whyNone(before *repair.Record) string {
+func (v *visitor) whyNone(before *visit.Record) string {
 	for _, last := range before.Last {
-		if last.Quarantine == v.facts.Quarantine.ID && last.Phase == repair.Failed {
+		if last.Quarantine == v.facts.Quarantine.ID && last.Phase == visit.Failed {
 			return fmt.Sprintf("none: %s, %s; `kubectl pitcrew repair %s --approve` tries again what is left",
 				last.Kind, last.Outcome, v.facts.Node.Name)
 		}
@@ -288,7 +290,7 @@ func (v *visitor) whyNone(before *repair.Record) string {
 // describeOutlook prints the actions for a quarantined node, the limits, and the pods in the way.
 func (v *visitor) describeOutlook(ctx context.Context, out io.Writer) error {
 	q := v.facts.Quarantine
-	if v.policy.Repair == nil || v.facts.RecordErr != nil || q == nil || q.Phase != quarantine.Quarantined {
+	if v.policy.Repair == nil || v.facts.RecordErr != nil || q == nil || q.Phase != causes.Quarantined {
 		return nil //nolint:nilerr // what is wrong was printed
 	}
 	now := v.Now().UTC()

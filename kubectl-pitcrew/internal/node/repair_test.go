@@ -25,9 +25,10 @@ import (
 	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
 	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/clitest"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
-	"github.com/pitcrew-dev/pitcrew/remediator/repair"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/breaker"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/starts"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 // faulty gives a node its fault at testNow, in its present boot.
@@ -87,22 +88,22 @@ func TestRepairShowsWhatWouldBeDone(t *testing.T) {
 		"the template is missing": {node: reset(), lacks: "reset-gpu", want: node +
 			"Repair:   reset-gpu is next for GPUXidError; it waits for `kubectl pitcrew repair gpu-1 --approve` (by POLICY)\n" + actions + limits +
 			"Pods:     not known: there is no PodTemplate reset-gpu in namespace pitcrew-repair\n"},
-		"after a reset": {node: clitest.Visited(reset(), &repair.Record{Repairs: []repair.Action{{At: clitest.Now, Template: "reset-gpu", Quarantine: "q1"}}, Last: []repair.Visit{
-			{ID: "v", Kind: repair.Repair, Phase: repair.Failed, Quarantine: "q1", StartedAt: clitest.Now, PhaseSince: clitest.Now, EndedAt: clitest.Now, Outcome: "given up: pod ml/train-0 has not ended"},
+		"after a reset": {node: clitest.Visited(reset(), &visit.Record{Repairs: []visit.Action{{At: clitest.Now, Template: "reset-gpu", Quarantine: "q1"}}, Last: []visit.Visit{
+			{ID: "v", Kind: visit.Repair, Phase: visit.Failed, Quarantine: "q1", StartedAt: clitest.Now, PhaseSince: clitest.Now, EndedAt: clitest.Now, Outcome: "given up: pod ml/train-0 has not ended"},
 		}}), want: node +
 			"Repair:   none: repair, given up: pod ml/train-0 has not ended; `kubectl pitcrew repair gpu-1 --approve` tries again what is left (by POLICY)\n" +
 			"Actions:  reboot (at most 20m) for class ResetGPU\n          then the check check -level 3 (at most 45m)\n" +
 			"Limits:   0 of 1 nodes are repaired or validated now; 1 repairs within 24 h of 20\nPods:     in the way: ml/train-0, ml/web-0\n" +
 			"Visited:  repair, 2026-11-20T12:00:00Z, 0s ago: Failed: given up: pod ml/train-0 has not ended\n"},
-		"stopped": {node: clitest.Visited(reset(), &repair.Record{Stopped: "q1", Request: &repair.Request{Kind: repair.RequestStop, Quarantine: "q1", At: clitest.Now, User: "ann", Reason: "mine"}}), want: node +
+		"stopped": {node: clitest.Visited(reset(), &visit.Record{Stopped: "q1", Request: &visit.Request{Kind: visit.RequestStop, Quarantine: "q1", At: clitest.Now, User: "ann", Reason: "mine"}}), want: node +
 			"Repair:   none in this quarantine: stopped by ann: mine (by POLICY)\n" + actions + limits + "Pods:     in the way: ml/train-0\n" +
 			"Asked:    stop, by ann: mine, 2026-11-20T12:00:00Z, 0s ago\n" +
 			"Stopped:  no repair begins in this quarantine until `kubectl pitcrew repair gpu-1 --approve`\n"},
 		"not off":       {node: reset(), policy: strings.Replace(clitest.RepairPolicy, "mode: approve", "mode: off", 1), want: "Repair:   none: the policy repairs no nodes (by POLICY)\n"},
 		"in service":    {node: clitest.NodeNamed("gpu-1"), want: "Repair:   none: the node is not quarantined (by POLICY)\n"},
 		"for a person":  {node: faulty(clitest.QuarantinedBy(t, "gpu-1", "gpu", conditions.Inspect), clitest.Lost), want: "Repair:   none: no cause of class ResetGPU or Reboot is there (by POLICY)\n"},
-		"a lemon":       {node: clitest.Visited(reset(), &repair.Record{Repairs: []repair.Action{{At: clitest.Now, Template: "a", Quarantine: "1"}, {At: clitest.Now, Template: "a", Quarantine: "2"}, {At: clitest.Now, Template: "a", Quarantine: "3"}}}), want: "Repair:   none: repair.lemon reached: 3 repairs in 30 days did not fix the node (by POLICY)\n"},
-		"validated":     {node: clitest.Visited(clitest.QuarantinedBy(t, "gpu-1", "gpu", conditions.Reboot), &repair.Record{Checked: &repair.Checked{At: clitest.Now, BootID: "b1", Quarantine: "q1"}}), want: "Repair:   none: the node has passed its check (by POLICY)\n"},
+		"a lemon":       {node: clitest.Visited(reset(), &visit.Record{Repairs: []visit.Action{{At: clitest.Now, Template: "a", Quarantine: "1"}, {At: clitest.Now, Template: "a", Quarantine: "2"}, {At: clitest.Now, Template: "a", Quarantine: "3"}}}), want: "Repair:   none: repair.lemon reached: 3 repairs in 30 days did not fix the node (by POLICY)\n"},
+		"validated":     {node: clitest.Visited(clitest.QuarantinedBy(t, "gpu-1", "gpu", conditions.Reboot), &visit.Record{Checked: &visit.Checked{At: clitest.Now, BootID: "b1", Quarantine: "q1"}}), want: "Repair:   none: the node has passed its check (by POLICY)\n"},
 		"is unreadable": {node: func() *corev1.Node { n := reset(); n.Annotations[conditions.AnnotationRepair] = "{"; return n }(), want: "Repair:   annotation pitcrew.dev/repair cannot be read"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -147,21 +148,21 @@ func TestRepairShowsWhatWouldBeDone(t *testing.T) {
 }
 
 func TestWhatAPersonMayAskFor(t *testing.T) {
-	visiting := &repair.Record{Current: &repair.Visit{Kind: repair.Sweep}}
-	stands := &quarantine.Record{}
+	visiting := &visit.Record{Current: &visit.Visit{Kind: visit.Sweep}}
+	stands := &causes.Record{}
 	for name, test := range map[string]struct {
 		err  error
 		want string
 	}{
-		"repair a node in service":  {mayRepair(&repair.Record{}, nil), "is not quarantined"},
-		"repair":                    {mayRepair(&repair.Record{}, stands), ""},
-		"stop nothing":              {mayStop(&repair.Record{}, nil), "there is nothing to stop"},
+		"repair a node in service":  {mayRepair(&visit.Record{}, nil), "is not quarantined"},
+		"repair":                    {mayRepair(&visit.Record{}, stands), ""},
+		"stop nothing":              {mayStop(&visit.Record{}, nil), "there is nothing to stop"},
 		"stop a sweep":              {mayStop(visiting, nil), ""},
-		"stop a request":            {mayStop(&repair.Record{Request: &repair.Request{}}, nil), ""},
-		"stop what may begin":       {mayStop(&repair.Record{}, stands), ""},
-		"check a quarantined node":  {mayCheck(&repair.Record{}, stands), "is quarantined"},
+		"stop a request":            {mayStop(&visit.Record{Request: &visit.Request{}}, nil), ""},
+		"stop what may begin":       {mayStop(&visit.Record{}, stands), ""},
+		"check a quarantined node":  {mayCheck(&visit.Record{}, stands), "is quarantined"},
 		"check one that is visited": {mayCheck(visiting, nil), "is being visited already (sweep)"},
-		"check":                     {mayCheck(&repair.Record{}, nil), ""},
+		"check":                     {mayCheck(&visit.Record{}, nil), ""},
 	} {
 		if got := test.err; (got == nil) != (test.want == "") || got != nil && !strings.Contains(got.Error(), test.want) {
 			t.Errorf("%s: %v, want %q", name, got, test.want)
@@ -239,10 +240,10 @@ func TestReleaseAsksForTheCheckOfTheRule(t *testing.T) {
 	const on, checks = "-repair-namespace=pitcrew-repair", "Release node a after its check: "
 	validating := clitest.QuarantinedBy(t, "a", "gpu", conditions.Reboot)
 	checked := func(boot, quarantineID string) *corev1.Node {
-		return clitest.Visited(validating.DeepCopy(), &repair.Record{Checked: &repair.Checked{At: clitest.Now, BootID: boot, Quarantine: quarantineID}})
+		return clitest.Visited(validating.DeepCopy(), &visit.Record{Checked: &visit.Checked{At: clitest.Now, BootID: boot, Quarantine: quarantineID}})
 	}
 	cleared := validating.DeepCopy()
-	record, err := quarantine.RecordOf(cleared)
+	record, err := causes.RecordOf(cleared)
 	if err != nil {
 		t.Fatal(err)
 	}

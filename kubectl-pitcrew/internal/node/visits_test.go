@@ -15,7 +15,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/clitest"
-	"github.com/pitcrew-dev/pitcrew/remediator/repair"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 func TestDescribeShowsEachStepOfAVisit(t *testing.T) {
@@ -47,7 +47,7 @@ Visited:  sweep weekly, 89h0m0s ago: Passed: check -level 2
           reboot -boot-id=b1, until 2026-11-20T12:17:00Z at the latest
           Job pitcrew-repair/gpu-1-v2-2: under way; pod gpu-1-v2-2-x: ImagePullBackOff: no such image
 ` + rest
-	if diff := cmp.Diff(want, describe(clitest.UnderRepair(t, repair.Working), job, other, pod)); diff != "" {
+	if diff := cmp.Diff(want, describe(clitest.UnderRepair(t, visit.Working), job, other, pod)); diff != "" {
 		t.Error(diff)
 	}
 
@@ -56,16 +56,16 @@ Visited:  sweep weekly, 89h0m0s ago: Passed: check -level 2
           1. reset-gpu, 25m0s ago: the fault is still there
           2. reboot, 3m0s ago: the fault is still there
 ` + rest
-	if diff := cmp.Diff(want, describe(clitest.UnderRepair(t, repair.Emptying))); diff != "" {
+	if diff := cmp.Diff(want, describe(clitest.UnderRepair(t, visit.Emptying))); diff != "" {
 		t.Error(diff)
 	}
 
-	ending := clitest.UnderRepair(t, repair.Working)
-	record, err := repair.RecordOf(ending)
+	ending := clitest.UnderRepair(t, visit.Working)
+	record, err := visit.RecordOf(ending)
 	if err != nil {
 		t.Fatal(err)
 	}
-	record.Current.Phase, record.Current.Then, record.Current.Outcome = repair.Ending, repair.Failed, "stopped by ann"
+	record.Current.Phase, record.Current.Then, record.Current.Outcome = visit.Ending, visit.Failed, "stopped by ann"
 	want = `Visit:    repair, attempt 2, since 30m0s ago
           Ending since 3m0s ago: stopped by ann; then Failed
           1. reset-gpu, 25m0s ago: the fault is still there
@@ -76,8 +76,8 @@ Visited:  sweep weekly, 89h0m0s ago: Passed: check -level 2
 		t.Error(diff)
 	}
 
-	proving := clitest.UnderRepair(t, repair.Proving)
-	if record, err = repair.RecordOf(proving); err != nil {
+	proving := clitest.UnderRepair(t, visit.Proving)
+	if record, err = visit.RecordOf(proving); err != nil {
 		t.Fatal(err)
 	}
 	record.Current.JobEndedAt, record.Current.Outcome = clitest.Now.Add(-time.Minute), "waits for GPUXidError"

@@ -44,14 +44,14 @@ func Text(o simulate.Outcome, p *policy.Policy, now time.Time) string {
 			words = append(words, "also blocked by "+too.Reason+": "+too.Message)
 		}
 	}
-	var record *quarantine.Record
+	var record *causes.Record
 	if o.State != nil {
 		record = o.State.Record
 	}
-	if record != nil && record.Phase == quarantine.Suspect && o.Blocked == nil {
+	if record != nil && record.Phase == causes.Suspect && o.Blocked == nil {
 		words = append(words, quarantines(record, p)...)
 	}
-	if len(words) == 0 && record != nil && record.Phase == quarantine.Quarantined {
+	if len(words) == 0 && record != nil && record.Phase == causes.Quarantined {
 		words = append(words, "the quarantine stands")
 		if o.Blocked == nil {
 			if why := quarantine.AwaitsHeartbeat(p, o.Before, now); why != "" {
@@ -69,7 +69,7 @@ func Text(o simulate.Outcome, p *policy.Policy, now time.Time) string {
 }
 
 // quarantines says when the causes of a suspect node quarantine it.
-func quarantines(record *quarantine.Record, p *policy.Policy) (words []string) {
+func quarantines(record *causes.Record, p *policy.Policy) (words []string) {
 	for _, cause := range record.Causes {
 		if rule, ok := p.Rule(cause.Rule); ok && !cause.Due {
 			stands, restart := string(cause.Condition)+" stands", ""
@@ -87,13 +87,13 @@ func quarantines(record *quarantine.Record, p *policy.Policy) (words []string) {
 }
 
 // whyNothing says why the remediator does nothing about a node.
-func whyNothing(o simulate.Outcome, record *quarantine.Record, p *policy.Policy, now time.Time) string {
+func whyNothing(o simulate.Outcome, record *causes.Record, p *policy.Policy, now time.Time) string {
 	switch {
 	case o.State == nil:
 		return "nothing: the node is of the control plane, has label " + conditions.LabelSkip + "=true, or is being deleted"
-	case record != nil && record.Phase == quarantine.Released && record.ManualReleaseActive:
+	case record != nil && record.Phase == causes.Released && record.ManualReleaseActive:
 		by := "a user released the node"
-		if record.ReleasedBy == quarantine.ByPitcrew {
+		if record.ReleasedBy == causes.ByPitcrew {
 			by = "the broken link of another node caused the faults, and the quarantine of that one has ended"
 		}
 		return "nothing: " + by + "; it stays released until its faults have cleared"

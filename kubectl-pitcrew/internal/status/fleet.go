@@ -19,9 +19,10 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/pause"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
+	nodecauses "github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
-	"github.com/pitcrew-dev/pitcrew/remediator/repair"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 // The statuses of a node, the worst first.
@@ -82,10 +83,10 @@ type Row struct {
 	BootID string            `json:"bootID"`
 	// Visit is the sweep, repair or check that is under way, Request what a person asked for and is not done yet, Checked the newest
 	// check that the node has passed, and Advice what repairs so far recommend for the quarantine.
-	Visit   *repair.Visit   `json:"visit,omitempty"`
-	Request *repair.Request `json:"request,omitempty"`
-	Checked *repair.Checked `json:"checked,omitempty"`
-	Advice  *repair.Advice  `json:"advice,omitempty"`
+	Visit   *visit.Visit   `json:"visit,omitempty"`
+	Request *visit.Request `json:"request,omitempty"`
+	Checked *visit.Checked `json:"checked,omitempty"`
+	Advice  *visit.Advice  `json:"advice,omitempty"`
 	// Approve is the command that the node's repair waits for; empty: it waits for none.
 	Approve string `json:"approve,omitempty"`
 }
@@ -242,7 +243,7 @@ func RowOf(n *corev1.Node, now time.Time) Row {
 // readRow is [rowOf] with the times as the node has them.
 func readRow(n *corev1.Node, now time.Time) Row {
 	r := Row{Node: n.Name, Status: Healthy, BootID: n.Status.NodeInfo.BootID}
-	record, err := quarantine.RecordOf(n)
+	record, err := causes.RecordOf(n)
 	labelled, _ := record.Labels(false)
 	switch {
 	case err != nil:
@@ -251,9 +252,9 @@ func readRow(n *corev1.Node, now time.Time) Row {
 	case record == nil || labelled == "healthy":
 		r.fromConditions(n, now)
 		return r
-	case record.Phase == quarantine.Released:
+	case record.Phase == causes.Released:
 		r.Status = Released
-	case record.Phase == quarantine.Quarantined:
+	case record.Phase == causes.Quarantined:
 		r.Status, r.Sticky = Quarantined, record.ManualReleaseOnly
 		switch maintained := node.Maintained(n, now); {
 		case maintained && node.HasTaintValue(n.Spec.Taints, conditions.TaintMaintenance, conditions.MaintenanceValidation):
@@ -266,7 +267,7 @@ func readRow(n *corev1.Node, now time.Time) Row {
 	default:
 		r.Status = Suspect
 	}
-	if t := record.Taint; t != nil && record.Phase == quarantine.Quarantined {
+	if t := record.Taint; t != nil && record.Phase == causes.Quarantined {
 		r.Rule, r.Taint = t.Rule, t.String()
 	}
 	ready, isNotReady := node.NotReady(n)
@@ -278,7 +279,7 @@ func readRow(n *corev1.Node, now time.Time) Row {
 		isNotReady = isNotReady && c.Condition != ready.Type
 	}
 	if isNotReady {
-		causes = append(causes, quarantine.DescribeNotReady(ready))
+		causes = append(causes, nodecauses.DescribeNotReady(ready))
 	}
 	r.Cause = strings.Join(causes, " | ")
 	return r
@@ -288,7 +289,7 @@ func readRow(n *corev1.Node, now time.Time) Row {
 // ours the node is unchecked. Of a node that is not Ready no condition says anything.
 func (r *Row) fromConditions(n *corev1.Node, now time.Time) {
 	if c, ok := node.NotReady(n); ok {
-		r.Status, r.Since, r.Cause = Unknown, c.LastTransitionTime.Time, quarantine.DescribeNotReady(c)
+		r.Status, r.Since, r.Cause = Unknown, c.LastTransitionTime.Time, causes.DescribeNotReady(c)
 		return
 	}
 	r.Status = Unchecked
@@ -299,7 +300,7 @@ func (r *Row) fromConditions(n *corev1.Node, now time.Time) {
 		since, cause := c.LastTransitionTime.Time, string(c.Type)+": "+c.Message
 		is, repair, confirmed := Healthy, conditions.Repair(0), c.LastHeartbeatTime.Time
 		switch m, err := conditions.ParseMessage(c.Message); {
-		case quarantine.FromFuture(confirmed, now):
+		case causes.FromFuture(confirmed, now):
 			is, since, cause = Unknown, confirmed, fmt.Sprintf("%s: its heartbeat is in the future; is the node's clock right?", c.Type)
 		case !conditions.IsVerdict(string(c.Type)) && now.Sub(confirmed) > policy.DefaultUnknownAfter:
 			is, since, cause = Unknown, confirmed, fmt.Sprintf("%s: no heartbeat for %s; is NPD running?", c.Type,

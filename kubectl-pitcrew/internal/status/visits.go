@@ -13,15 +13,16 @@ import (
 	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/coverage"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/sweep"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 // addVisit adds what the node's record says about repairs and checks. One that cannot be read says nothing: doctor names those.
 func (r *Row) addVisit(n *corev1.Node) {
-	record, err := repair.RecordOf(n)
+	record, err := visit.RecordOf(n)
 	if err != nil || record == nil {
 		return
 	}
@@ -34,32 +35,32 @@ func (r *Row) addApproval(p *policy.Policy, n *corev1.Node, now time.Time) {
 	if p == nil || p.Repair == nil || r.Status != Quarantined {
 		return
 	}
-	visits, err := repair.RecordOf(n)
-	q, badQuarantine := quarantine.RecordOf(n)
+	visits, err := visit.RecordOf(n)
+	q, badQuarantine := causes.RecordOf(n)
 	if err == nil && badQuarantine == nil && repair.AwaitsApproval(p, n, visits, q, now) {
 		r.Approve = "kubectl pitcrew repair " + n.Name + " --approve"
 	}
 }
 
 // AdviceOf is the advice for the node's present quarantine; nil: there is none.
-func AdviceOf(n *corev1.Node, record *repair.Record) *repair.Advice {
-	q, err := quarantine.RecordOf(n)
-	if err != nil || q == nil || q.Phase != quarantine.Quarantined || record.Advice == nil || record.Advice.Quarantine != q.ID {
+func AdviceOf(n *corev1.Node, record *visit.Record) *visit.Advice {
+	q, err := causes.RecordOf(n)
+	if err != nil || q == nil || q.Phase != causes.Quarantined || record.Advice == nil || record.Advice.Quarantine != q.ID {
 		return nil
 	}
 	return record.Advice
 }
 
 // visitText says where a visit stands, as the end of a line.
-func visitText(v *repair.Visit, now time.Time) string {
+func visitText(v *visit.Visit, now time.Time) string {
 	words := []string{string(v.Kind)}
 	if v.Sweep != "" {
 		words[0] += " " + v.Sweep
 	}
-	if v.Template != "" && v.Phase != repair.Emptying {
+	if v.Template != "" && v.Phase != visit.Emptying {
 		words = append(words, v.Template)
 	}
-	if v.Kind == repair.Repair && v.Attempt > 0 && v.Phase != repair.Emptying {
+	if v.Kind == visit.Repair && v.Attempt > 0 && v.Phase != visit.Emptying {
 		words = append(words, fmt.Sprintf("attempt %d", v.Attempt))
 	}
 	text := fmt.Sprintf("%s, %s, %s", strings.Join(words, ", "), duration.HumanDuration(now.Sub(v.StartedAt)), v.Phase)
@@ -70,7 +71,7 @@ func visitText(v *repair.Visit, now time.Time) string {
 }
 
 // checkedText says when a node was checked, and how hard.
-func checkedText(c *repair.Checked, now time.Time) string {
+func checkedText(c *visit.Checked, now time.Time) string {
 	if c == nil {
 		return ""
 	}
@@ -115,14 +116,14 @@ func sweepTotals(p *policy.Policy, nodes []corev1.Node, rows map[string]Row, now
 			}
 			t.Nodes++
 			r := rows[n.Name]
-			visits, _ := repair.RecordOf(n)
+			visits, _ := visit.RecordOf(n)
 			switch last := sweep.LastSwept(&of, visits, now); {
 			case last.IsZero():
 				t.Never++
 			case now.Sub(last) <= of.Every:
 				t.Checked++
 			}
-			if r.Visit != nil && r.Visit.Kind == repair.Sweep && r.Visit.Sweep == of.Name {
+			if r.Visit != nil && r.Visit.Kind == visit.Sweep && r.Visit.Sweep == of.Name {
 				t.UnderWay = append(t.UnderWay, n.Name)
 			}
 		}

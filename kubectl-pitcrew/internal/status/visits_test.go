@@ -15,7 +15,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
 	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/clitest"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
-	"github.com/pitcrew-dev/pitcrew/remediator/repair"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 func TestStatusShowsWhatIsUnderWay(t *testing.T) {
@@ -24,12 +24,12 @@ func TestStatusShowsWhatIsUnderWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	checked := func(name string, ago time.Duration) *corev1.Node {
-		return clitest.Visited(clitest.NodeNamed(name), &repair.Record{Checked: &repair.Checked{At: clitest.Now.Add(-ago), BootID: "b1", Template: "check", Args: []string{"-level", "2"}}})
+		return clitest.Visited(clitest.NodeNamed(name), &visit.Record{Checked: &visit.Checked{At: clitest.Now.Add(-ago), BootID: "b1", Template: "check", Args: []string{"-level", "2"}}})
 	}
 	busy := checked("gpu-3", 200*time.Hour)
-	record, _ := repair.RecordOf(busy)
+	record, _ := visit.RecordOf(busy)
 	record.Swept = map[string]time.Time{"weekly": clitest.Now.Add(-2 * time.Hour)} // it has found a fault
-	record.Current = &repair.Visit{ID: "s", Kind: repair.Sweep, Sweep: "weekly", Phase: repair.Working, StartedAt: clitest.Now.Add(-time.Minute), PhaseSince: clitest.Now, Attempt: 1, Template: "check"}
+	record.Current = &visit.Visit{ID: "s", Kind: visit.Sweep, Sweep: "weekly", Phase: visit.Working, StartedAt: clitest.Now.Add(-time.Minute), PhaseSince: clitest.Now, Attempt: 1, Template: "check"}
 	clitest.Visited(busy, record)
 	unchecked := clitest.NodeNamed("gpu-4")
 	unchecked.Spec.Taints = []corev1.Taint{{Key: conditions.TaintUnchecked, Effect: corev1.TaintEffectNoSchedule}}
@@ -42,7 +42,7 @@ func TestStatusShowsWhatIsUnderWay(t *testing.T) {
 	var f Fleet
 	waiting := clitest.QuarantinedBy(t, "gpu-5", "gpu", conditions.Reboot)
 	waiting.Status.Conditions = []corev1.NodeCondition{{Type: "GPUXidError", Status: corev1.ConditionTrue, Message: clitest.Lost, LastHeartbeatTime: metav1.NewTime(clitest.Now), LastTransitionTime: metav1.NewTime(clitest.Now)}}
-	for _, n := range []*corev1.Node{clitest.UnderRepair(t, repair.Emptying), waiting, checked("gpu-2", time.Hour), busy, unchecked, plain, skipped, elsewhere} {
+	for _, n := range []*corev1.Node{clitest.UnderRepair(t, visit.Emptying), waiting, checked("gpu-2", time.Hour), busy, unchecked, plain, skipped, elsewhere} {
 		nodes = append(nodes, *n)
 		r := RowOf(n, clitest.Now)
 		r.addVisit(n)
@@ -81,7 +81,7 @@ NEW NODES   1 wait for their first check: gpu-4
 func TestStatusNamesSomeVisitsOnly(t *testing.T) {
 	var f Fleet
 	for i := range linesOfVisits + 5 {
-		f.Nodes = append(f.Nodes, Row{Node: fmt.Sprintf("n%d", i), Visit: &repair.Visit{Kind: repair.Sweep, Phase: repair.Working, StartedAt: clitest.Now}})
+		f.Nodes = append(f.Nodes, Row{Node: fmt.Sprintf("n%d", i), Visit: &visit.Visit{Kind: visit.Sweep, Phase: visit.Working, StartedAt: clitest.Now}})
 	}
 	f.addVisits(nil, nil, clitest.Now)
 	if got := f.Pitcrew.Facts; len(got) != linesOfVisits+1 || got[linesOfVisits].Seen != "and 5 more" {
@@ -90,7 +90,7 @@ func TestStatusNamesSomeVisitsOnly(t *testing.T) {
 }
 
 func TestHowHardANodeWasChecked(t *testing.T) {
-	for want, c := range map[string]*repair.Checked{
+	for want, c := range map[string]*visit.Checked{
 		"":            nil,
 		"3d, level 3": {At: clitest.Now.Add(-72 * time.Hour), Template: "check", Args: []string{"-x", "-level", "3"}},
 		"3d, level 2": {At: clitest.Now.Add(-72 * time.Hour), Template: "check", Args: []string{"-level=2"}},

@@ -23,6 +23,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/reach"
 )
 
@@ -72,7 +73,7 @@ func (s *Store) Look(ctx context.Context, p *policy.Policy, n *corev1.Node) *dev
 	if s == nil {
 		return nil
 	}
-	record, err := quarantine.RecordOf(n)
+	record, err := causes.RecordOf(n)
 	s.mu.Lock()
 	needed := err == nil && (reach.NeedsDevices(p, n, record) || s.ruled[n.Name] && !node.Excluded(n))
 	if !needed {
@@ -159,7 +160,7 @@ func (s *Store) list(ctx context.Context, labels client.MatchingLabels) (rules [
 
 // Apply writes the rules that a node must have, and deletes our other ones. It is called once the node carries the decision. Unless after
 // is zero, the node is to be decided again after that time.
-func (s *Store) Apply(ctx context.Context, n *corev1.Node, look *devices.Look, rules *quarantine.DeviceRules) (after time.Duration) {
+func (s *Store) Apply(ctx context.Context, n *corev1.Node, look *devices.Look, rules *causes.DeviceRules) (after time.Duration) {
 	if s == nil || look == nil || rules == nil {
 		return 0
 	}

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/devices"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 )
 
 // storeThatFindsNothing has an API server that answers every request for rules with NotFound.
@@ -39,7 +39,7 @@ func TestARuleThatIsDeletedBeforeItIsUpdatedIsNotRefused(t *testing.T) {
 	rule := func(effect corev1.TaintEffect) resourceapi.DeviceTaintRule {
 		return devices.Node{Name: n.Name, UID: n.UID}.Rule("0000:1b:00", devices.Device{Driver: "gpu.nvidia.com", Pool: "n", Name: "gpu-1"}, corev1.Taint{Key: "k", Effect: effect})
 	}
-	want := &quarantine.DeviceRules{Want: []resourceapi.DeviceTaintRule{rule(corev1.TaintEffectNoExecute)}}
+	want := &causes.DeviceRules{Want: []resourceapi.DeviceTaintRule{rule(corev1.TaintEffectNoExecute)}}
 	for name, test := range map[string]struct {
 		has     []resourceapi.DeviceTaintRule
 		refused bool

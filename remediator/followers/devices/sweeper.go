@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/devices"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 )
 
 // Sweeper finds the rules that no quarantine explains, if a policy has ever isolated devices.
@@ -73,7 +73,7 @@ func (w *Sweeper) sweep(ctx context.Context) error {
 		case err != nil:
 			errs = append(errs, fmt.Errorf("get node %s: %w", name, err))
 		default:
-			record, err := quarantine.RecordOf(n)
+			record, err := causes.RecordOf(n)
 			left[name] = err == nil && (record == nil || record.Isolation == nil)
 		}
 	}

@@ -41,10 +41,10 @@ type Snapshot struct {
 	NodeUID types.UID `json:"nodeUID"`
 	BootID  string    `json:"bootID"`
 	// Quarantine is the id of the quarantine.
-	Quarantine string             `json:"quarantine"`
-	TakenAt    time.Time          `json:"takenAt"`
-	Taint      *quarantine.Taint  `json:"taint"`
-	Causes     []quarantine.Cause `json:"causes"`
+	Quarantine string         `json:"quarantine"`
+	TakenAt    time.Time      `json:"takenAt"`
+	Taint      *causes.Taint  `json:"taint"`
+	Causes     []causes.Cause `json:"causes"`
 	// GPUs are those that the causes name.
 	GPUs []GPU `json:"gpus,omitempty"`
 	// Inventory is a copy of the Node's annotation [conditions.AnnotationGPUs].
@@ -111,8 +111,8 @@ func New(c client.Client, apiReader client.Reader, o Options) *Store {
 
 // Keep makes sure that the evidence of the quarantine in a node's record is stored, also of a manual quarantine. A crash
 // between the taint and this loses nothing. r may be nil. After an error it is to be called again.
-func (s *Store) Keep(ctx context.Context, n *corev1.Node, r *quarantine.Record) error {
-	if s.dryRun || r == nil || r.Phase != quarantine.Quarantined {
+func (s *Store) Keep(ctx context.Context, n *corev1.Node, r *causes.Record) error {
+	if s.dryRun || r == nil || r.Phase != causes.Quarantined {
 		return nil
 	}
 	key := keyOf(r)
@@ -140,12 +140,12 @@ func (s *Store) Forget(node string) {
 }
 
 // keyOf names the snapshot of a decision. The keys of a node sort by time.
-func keyOf(r *quarantine.Record) string {
+func keyOf(r *causes.Record) string {
 	return r.Taint.Since.UTC().Format("2006-01-02T15-04-05.000") + "-" + r.ID + ".json"
 }
 
 // write adds a snapshot to the ConfigMap of the node, unless it is there. The oldest make room.
-func (s *Store) write(ctx context.Context, n *corev1.Node, r *quarantine.Record, key string) error {
+func (s *Store) write(ctx context.Context, n *corev1.Node, r *causes.Record, key string) error {
 	text, err := json.MarshalIndent(snapshot(n, r, s.clock.Now().UTC()), "", "  ")
 	if err != nil {
 		return fmt.Errorf("encode the evidence of node %s: %w", n.Name, err)
@@ -194,14 +194,14 @@ func (s *Store) addTo(ctx context.Context, wanted *corev1.ConfigMap, key string)
 	return s.client.Patch(ctx, &stored, client.MergeFrom(before), client.FieldOwner(quarantine.ControllerName))
 }
 
-func snapshot(n *corev1.Node, r *quarantine.Record, now time.Time) Snapshot {
+func snapshot(n *corev1.Node, r *causes.Record, now time.Time) Snapshot {
 	e := Snapshot{
 		Node: n.Name, NodeUID: n.UID, BootID: n.Status.NodeInfo.BootID, Quarantine: r.ID, TakenAt: now,
 		Taint: r.Taint, Causes: r.Causes, Conditions: slices.Clone(n.Status.Conditions),
 	}
 	e.Conditions = e.Conditions[:min(len(e.Conditions), keptConditions)]
 	for i := range e.Conditions {
-		e.Conditions[i].Message = quarantine.Clip(e.Conditions[i].Message, conditions.MaxMessage)
+		e.Conditions[i].Message = causes.Clip(e.Conditions[i].Message, conditions.MaxMessage)
 	}
 	for _, cause := range r.Causes {
 		for _, f := range causes.GPUFaults(cause.Message) {

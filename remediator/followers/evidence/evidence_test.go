@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 )
 
 var now = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
@@ -53,7 +53,7 @@ func TestEvidenceIsBounded(t *testing.T) {
 	n := &corev1.Node{}
 	n.Status.Conditions = slices.Repeat([]corev1.NodeCondition{{Type: "Long", Message: strings.Repeat("x", 5000)}}, 200)
 	n.Annotations = map[string]string{conditions.AnnotationGPUs: `"` + strings.Repeat("x", maxInventory) + `"`}
-	record := &quarantine.Record{Quarantine: quarantine.Quarantine{ID: "id", Phase: quarantine.Quarantined, Taint: &quarantine.Taint{Key: "k"}}}
+	record := &causes.Record{Quarantine: causes.Quarantine{ID: "id", Phase: causes.Quarantined, Taint: &causes.Taint{Key: "k"}}}
 	var newest string
 	for i := range keptEvidence + 3 {
 		record.Taint.Since = now.Add(time.Duration(i) * time.Hour)
@@ -72,8 +72,8 @@ func TestEvidenceIsBounded(t *testing.T) {
 }
 
 func TestGPUsOfForeignMessages(t *testing.T) {
-	record := &quarantine.Record{}
-	record.Causes = []quarantine.Cause{{Condition: "GpuMemWatch", Message: "DCGM_FR_VOLATILE_DBE on GPU-01234567-89ab-cdef-0123-456789abcdef, not on GPU-12"}}
+	record := &causes.Record{}
+	record.Causes = []causes.Cause{{Condition: "GpuMemWatch", Message: "DCGM_FR_VOLATILE_DBE on GPU-01234567-89ab-cdef-0123-456789abcdef, not on GPU-12"}}
 	got := snapshot(&corev1.Node{}, record, now).GPUs
 	if diff := cmp.Diff([]GPU{{UUID: "GPU-01234567-89ab-cdef-0123-456789abcdef"}}, got); diff != "" {
 		t.Error(diff)

@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 )
 
@@ -26,7 +26,7 @@ type payloadData struct {
 }
 
 // DeliveriesOf are those of the notices in a node's record.
-func DeliveriesOf(n *corev1.Node, r *quarantine.Record) ([]Delivery, error) {
+func DeliveriesOf(n *corev1.Node, r *causes.Record) ([]Delivery, error) {
 	if r == nil {
 		return nil, nil
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 )
 
 func TestADeliverySaysWhatHappenedAndKeepsItsID(t *testing.T) {
@@ -37,9 +38,9 @@ spec:
 			Type: "GPUXidError", Status: corev1.ConditionTrue, Message: ecc, LastHeartbeatTime: metav1.NewTime(now), LastTransitionTime: metav1.NewTime(now),
 		}},
 	}}
-	record := func() *quarantine.Record {
+	record := func() *causes.Record {
 		t.Helper()
-		record, err := quarantine.RecordOf(n)
+		record, err := causes.RecordOf(n)
 		if err != nil {
 			t.Fatal(err)
 		}

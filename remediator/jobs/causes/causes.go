@@ -12,7 +12,7 @@ import (
 	"k8s.io/utils/lru"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
@@ -97,11 +97,11 @@ func (k *Confirmed) AnyNodeFault(ctx context.Context, all []restart.Cause) (conf
 
 // hasCause reports whether the Node's own record has the quarantine, or had it lately.
 func hasCause(node *corev1.Node, c restart.Cause) bool {
-	rec, err := quarantine.RecordOf(node)
+	rec, err := causes.RecordOf(node)
 	if err != nil || rec == nil || rec.NodeUID != node.UID || c.NodeUID != node.UID {
 		return false
 	}
-	return slices.ContainsFunc(append([]quarantine.Quarantine{rec.Quarantine}, rec.Last...), func(q quarantine.Quarantine) bool {
+	return slices.ContainsFunc(append([]causes.Quarantine{rec.Quarantine}, rec.Last...), func(q causes.Quarantine) bool {
 		return q.ID == c.ID && q.Taint != nil
 	})
 }

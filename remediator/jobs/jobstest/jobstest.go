@@ -25,7 +25,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
@@ -128,10 +128,10 @@ func Quarantine(t testing.TB, c *cluster.Cluster, node string, now time.Time) re
 		uid = n.UID
 		n.Spec.Taints = append(n.Spec.Taints, taint)
 		n.Labels[conditions.LabelStatus] = "quarantined"
-		record := quarantine.Record{V: 1, NodeUID: n.UID, Quarantine: quarantine.Quarantine{
-			ID: "q-" + node, Phase: quarantine.Quarantined, QuarantinedAt: now,
-			Causes: []quarantine.Cause{{Condition: conditions.GPUXidError, Rule: "xid", Repair: conditions.Reboot, Message: "Xid 79", FirstSeen: now, Due: true}},
-			Taint:  &quarantine.Taint{Key: taint.Key, Value: taint.Value, Effect: taint.Effect, Rule: "xid", Repair: conditions.Reboot, Since: now},
+		record := causes.Record{V: 1, NodeUID: n.UID, Quarantine: causes.Quarantine{
+			ID: "q-" + node, Phase: causes.Quarantined, QuarantinedAt: now,
+			Causes: []causes.Cause{{Condition: conditions.GPUXidError, Rule: "xid", Repair: conditions.Reboot, Message: "Xid 79", FirstSeen: now, Due: true}},
+			Taint:  &causes.Taint{Key: taint.Key, Value: taint.Value, Effect: taint.Effect, Rule: "xid", Repair: conditions.Reboot, Since: now},
 		}}
 		if n.Annotations == nil {
 			n.Annotations = map[string]string{}

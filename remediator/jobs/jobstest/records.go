@@ -11,7 +11,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
@@ -23,10 +23,10 @@ var Rules = []policy.Rule{{Name: "xid", RestartJobs: true}}
 
 // Recorded returns a node with a quarantine in its record.
 func Recorded(name string) *corev1.Node {
-	record := quarantine.Record{V: 1, NodeUID: types.UID(name + "-uid"), Quarantine: quarantine.Quarantine{
-		ID: "q-" + name, Phase: quarantine.Quarantined, QuarantinedAt: Noon,
-		Causes: []quarantine.Cause{{Condition: conditions.GPUXidError, Rule: "xid", Repair: conditions.Reboot, FirstSeen: Noon, Due: true}},
-		Taint:  &quarantine.Taint{Key: conditions.TaintUnhealthy, Effect: corev1.TaintEffectNoSchedule, Rule: "xid", Since: Noon},
+	record := causes.Record{V: 1, NodeUID: types.UID(name + "-uid"), Quarantine: causes.Quarantine{
+		ID: "q-" + name, Phase: causes.Quarantined, QuarantinedAt: Noon,
+		Causes: []causes.Cause{{Condition: conditions.GPUXidError, Rule: "xid", Repair: conditions.Reboot, FirstSeen: Noon, Due: true}},
+		Taint:  &causes.Taint{Key: conditions.TaintUnhealthy, Effect: corev1.TaintEffectNoSchedule, Rule: "xid", Since: Noon},
 	}}
 	return &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name + "-uid"), Annotations: map[string]string{conditions.AnnotationQuarantine: record.String()}},

@@ -13,7 +13,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/pause"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 )
 
 // Gate knows the present policy and the pause.
@@ -68,13 +68,13 @@ func mayForce(p *policy.Policy, n *corev1.Node) bool {
 // enforced reports whether a rule by which the node is quarantined acts by the present policy, and does what is asked. A node without a
 // quarantine, or whose record cannot be read, has none that forbids it.
 func enforced(p *policy.Policy, n *corev1.Node, does func(policy.Rule) bool) bool {
-	q, err := quarantine.RecordOf(n)
-	if err != nil || q == nil || q.Phase != quarantine.Quarantined || q.Taint == nil {
+	q, err := causes.RecordOf(n)
+	if err != nil || q == nil || q.Phase != causes.Quarantined || q.Taint == nil {
 		return true
 	}
 	acts := func(name string) bool {
 		rule, found := p.Rule(name)
 		return found && !rule.Observe && does(rule)
 	}
-	return acts(q.Taint.Rule) || slices.ContainsFunc(q.Causes, func(c quarantine.Cause) bool { return c.Due && acts(c.Rule) })
+	return acts(q.Taint.Rule) || slices.ContainsFunc(q.Causes, func(c causes.Cause) bool { return c.Due && acts(c.Rule) })
 }

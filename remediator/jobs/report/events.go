@@ -22,7 +22,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
 	"github.com/pitcrew-dev/pitcrew/remediator/latekinds"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	nodecauses "github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
@@ -234,7 +234,7 @@ func (r *Reporter) NotOptedIn(c restart.Cause, job client.Object, opt kinds.OptI
 		severity, action, text = corev1.EventTypeWarning, "Misspelt", strings.Join(opt.Mistakes, "; ")
 	}
 	about, node := subjectOf(c)
-	note := quarantine.Clip(fmt.Sprintf("%s: not restarted: %s", about, text), maxNote)
+	note := nodecauses.Clip(fmt.Sprintf("%s: not restarted: %s", about, text), maxNote)
 	r.Recorder.Eventf(job, node, severity, eventNotOptedIn, action, "%s", note)
 }
 

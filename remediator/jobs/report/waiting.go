@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
@@ -178,8 +178,8 @@ func isQuarantined(ctx context.Context, nodes client.Reader, t restart.Trigger) 
 	if err := nodes.Get(ctx, client.ObjectKey{Name: t.Node}, &node); err != nil {
 		return false
 	}
-	rec, err := quarantine.RecordOf(&node)
-	return err == nil && rec != nil && node.UID == t.NodeUID && rec.ID == t.ID && rec.Phase == quarantine.Quarantined
+	rec, err := causes.RecordOf(&node)
+	return err == nil && rec != nil && node.UID == t.NodeUID && rec.ID == t.ID && rec.Phase == causes.Quarantined
 }
 
 // collector shows the jobs that wait.

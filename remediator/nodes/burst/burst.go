@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 )
 
 const (
@@ -215,7 +216,7 @@ func (b *Burst) others() bool {
 }
 
 // evicts tells whether pods are deleted for a taint of the quarantine: then its jobs cannot wait, see restart.ActiveOn.
-func evicts(r *quarantine.Record) bool {
+func evicts(r *causes.Record) bool {
 	noExecute := func(t corev1.Taint) bool { return t.Effect == corev1.TaintEffectNoExecute }
 	return r.Taint != nil && noExecute(r.Taint.NodeTaint()) || r.HandOff != nil && slices.ContainsFunc(r.HandOff.Taints, noExecute)
 }

@@ -9,7 +9,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 )
 
@@ -57,8 +57,8 @@ func (b *Breaker) Remember(p *policy.Policy, n *corev1.Node, s *limits.Start) {
 
 // RememberRecord notes the quarantine in the record of a node, which this process may not have started. r may be nil. A record without its
 // taint, or of no rule of the policy, may be forged.
-func (b *Breaker) RememberRecord(p *policy.Policy, n *corev1.Node, r *quarantine.Record, now time.Time) {
-	if r == nil || r.Phase != quarantine.Quarantined || r.NodeUID != n.UID || now.Sub(r.QuarantinedAt) >= limits.RememberFor(p) ||
+func (b *Breaker) RememberRecord(p *policy.Policy, n *corev1.Node, r *causes.Record, now time.Time) {
+	if r == nil || r.Phase != causes.Quarantined || r.NodeUID != n.UID || now.Sub(r.QuarantinedAt) >= limits.RememberFor(p) ||
 		KnownRule(p, r.Taint.Rule) == "" || r.Taint.HeldFor != "" || !r.IsTainted(p, n) {
 		return
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 )
 
 // Writes are the records that this process has written, or may have written, and that the cache does not show yet or,
@@ -26,7 +27,7 @@ type Writes struct {
 
 // Write is a record that was written over a version of a node, or is being written.
 type Write struct {
-	Record *quarantine.Record
+	Record *causes.Record
 	UID    types.UID
 	// Over is the resourceVersion of the node that it was computed from.
 	Over string
@@ -52,7 +53,7 @@ func New(dryRun bool) *Writes {
 }
 
 // Add notes that a record is written over a node.
-func (w *Writes) Add(before *corev1.Node, record *quarantine.Record) {
+func (w *Writes) Add(before *corev1.Node, record *causes.Record) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	write := Write{Record: record, UID: before.UID, Over: before.ResourceVersion}

@@ -8,12 +8,12 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 )
 
 func TestAPendingWriteShowsUntilTheCacheShowsIt(t *testing.T) {
-	quarantined := &quarantine.Record{NodeUID: "u", Quarantine: quarantine.Quarantine{
-		ID: "0123456789ab", Phase: quarantine.Quarantined, Taint: &quarantine.Taint{Key: "pitcrew.dev/unhealthy", Value: "GPUXidError", Effect: "NoSchedule"},
+	quarantined := &causes.Record{NodeUID: "u", Quarantine: causes.Quarantine{
+		ID: "0123456789ab", Phase: causes.Quarantined, Taint: &causes.Taint{Key: "pitcrew.dev/unhealthy", Value: "GPUXidError", Effect: "NoSchedule"},
 	}}
 	slimNode := func() *corev1.Node {
 		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u", ResourceVersion: "7"}}

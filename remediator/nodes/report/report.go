@@ -15,6 +15,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/nodes/memory"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 	"github.com/pitcrew-dev/pitcrew/remediator/record"
 )
@@ -63,7 +64,7 @@ func (r *Reporter) BlockedNodes() map[string]Blocked { return r.blocked.All() }
 func (r *Reporter) Written(ctx context.Context, n *corev1.Node, d quarantine.Decision, started time.Time) {
 	for _, e := range d.Events {
 		r.Node(ctx, n, e)
-		if e.Reason == quarantine.NodeQuarantined {
+		if e.Reason == causes.NodeQuarantined {
 			r.Metrics.Decision.Observe(r.Clock.Now().Sub(started).Seconds())
 			r.suspect.Forget(d.State.Record.Taint.Rule) // it is to be reported again
 		}
@@ -71,7 +72,7 @@ func (r *Reporter) Written(ctx context.Context, n *corev1.Node, d quarantine.Dec
 	if d.State.Record == nil {
 		return
 	}
-	for _, q := range append([]quarantine.Quarantine{d.State.Record.Quarantine}, d.State.Record.Last...) {
+	for _, q := range append([]causes.Quarantine{d.State.Record.Quarantine}, d.State.Record.Last...) {
 		if q.ReleasedAt.Equal(started) { // by this decision
 			r.Metrics.Quarantine.Observe(q.ReleasedAt.Sub(q.QuarantinedAt).Seconds())
 		}
@@ -79,7 +80,7 @@ func (r *Reporter) Written(ctx context.Context, n *corev1.Node, d quarantine.Dec
 }
 
 // Blocked reports a decision that was held back, once for each rule and reason; nil: none was.
-func (r *Reporter) Blocked(ctx context.Context, p *policy.Policy, n *corev1.Node, b *quarantine.Blocked) {
+func (r *Reporter) Blocked(ctx context.Context, p *policy.Policy, n *corev1.Node, b *causes.Blocked) {
 	var held Blocked
 	if b != nil {
 		held = Blocked{memory.KnownRule(p, b.Rule), b.Reason}
@@ -88,26 +89,26 @@ func (r *Reporter) Blocked(ctx context.Context, p *policy.Policy, n *corev1.Node
 		return
 	}
 	r.Metrics.Blocked.WithLabelValues(held.Rule, held.Reason).Inc()
-	if b.Reason != quarantine.BlockedByDetectorSuspect {
-		kind, reason := corev1.EventTypeWarning, quarantine.QuarantineBlocked
+	if b.Reason != causes.BlockedByDetectorSuspect {
+		kind, reason := corev1.EventTypeWarning, causes.QuarantineBlocked
 		switch b.Reason {
-		case quarantine.BlockedByObserve:
-			reason = quarantine.WouldQuarantine
-		case quarantine.BlockedByValidation: // a step of the usual way back
+		case causes.BlockedByObserve:
+			reason = causes.WouldQuarantine
+		case causes.BlockedByValidation: // a step of the usual way back
 			kind = corev1.EventTypeNormal
 		}
-		r.Node(ctx, n, quarantine.Event{Type: kind, Reason: reason, Message: b.Message})
+		r.Node(ctx, n, causes.Event{Type: kind, Reason: reason, Message: b.Message})
 		return
 	}
 	if r.suspect.Note(held.Rule, true) {
-		r.Warn(ctx, quarantine.DetectorSuspect, "rule "+held.Rule+" is suspended there: node "+n.Name+": "+b.Message)
+		r.Warn(ctx, causes.DetectorSuspect, "rule "+held.Rule+" is suspended there: node "+n.Name+": "+b.Message)
 	}
 }
 
 // StaleUpgrade reports that a driver upgrade on the node does not go on; empty: none, or it does.
 func (r *Reporter) StaleUpgrade(ctx context.Context, n *corev1.Node, why string) {
 	if r.upgrades.Note(n.Name, why != "") {
-		r.Node(ctx, n, quarantine.Event{Type: corev1.EventTypeWarning, Reason: quarantine.DriverUpgradeStale, Message: why})
+		r.Node(ctx, n, causes.Event{Type: corev1.EventTypeWarning, Reason: causes.DriverUpgradeStale, Message: why})
 	}
 }
 
@@ -121,9 +122,9 @@ func (r *Reporter) Refused(ctx context.Context, n *corev1.Node, d quarantine.Dec
 	for _, e := range d.Events {
 		events = ", which would be " + e.Reason + ": " + e.Message
 	}
-	r.Node(ctx, n, quarantine.Event{
-		Type: corev1.EventTypeWarning, Reason: quarantine.QuarantineBlocked,
-		Message: "the API server refuses the change of the node: " + quarantine.Clip(err.Error(), MaxNote/2) + events,
+	r.Node(ctx, n, causes.Event{
+		Type: corev1.EventTypeWarning, Reason: causes.QuarantineBlocked,
+		Message: "the API server refuses the change of the node: " + causes.Clip(err.Error(), MaxNote/2) + events,
 	})
 }
 
@@ -132,13 +133,13 @@ func (r *Reporter) Breaker(ctx context.Context, d quarantine.Decision) {
 	switch {
 	case d.SetBreaker == nil:
 	case d.SetBreaker.OrClosed() == nil:
-		r.cluster(ctx, corev1.EventTypeNormal, quarantine.BreakerClosed, "the breaker has cooled down and no node waits for it")
+		r.cluster(ctx, corev1.EventTypeNormal, causes.BreakerClosed, "the breaker has cooled down and no node waits for it")
 	default:
 		message := "no node is quarantined until it closes; releases go on"
 		if d.Blocked != nil {
 			message = d.Blocked.Message + "; " + message
 		}
-		r.Warn(ctx, quarantine.BreakerOpen, message)
+		r.Warn(ctx, causes.BreakerOpen, message)
 	}
 }
 
@@ -156,7 +157,7 @@ func number(yes bool) float64 {
 }
 
 // Node writes an Event on a node.
-func (r *Reporter) Node(ctx context.Context, n *corev1.Node, e quarantine.Event) {
+func (r *Reporter) Node(ctx context.Context, n *corev1.Node, e causes.Event) {
 	r.emit(ctx, n, "Quarantine", e)
 }
 
@@ -168,14 +169,14 @@ func (r *Reporter) Warn(ctx context.Context, reason, message string) {
 func (r *Reporter) cluster(ctx context.Context, kind, reason, message string) {
 	about := &corev1.Namespace{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
 		ObjectMeta: metav1.ObjectMeta{Name: r.Namespace}}
-	r.emit(ctx, about, "Policy", quarantine.Event{Type: kind, Reason: reason, Message: message})
+	r.emit(ctx, about, "Policy", causes.Event{Type: kind, Reason: reason, Message: message})
 }
 
-func (r *Reporter) emit(ctx context.Context, about runtime.Object, action string, e quarantine.Event) {
+func (r *Reporter) emit(ctx context.Context, about runtime.Object, action string, e causes.Event) {
 	message := e.Message
 	if r.DryRun {
 		message = "dry run: " + message
 	}
 	ctrl.LoggerFrom(ctx).Info(message, "reason", e.Reason)
-	r.Recorder.Eventf(about, nil, e.Type, e.Reason, action, "%s", quarantine.Clip(message, MaxNote))
+	r.Recorder.Eventf(about, nil, e.Type, e.Reason, action, "%s", causes.Clip(message, MaxNote))
 }

@@ -10,7 +10,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 )
 
 // rules is a policy with rules of these names.
@@ -31,15 +31,15 @@ func TestBlockedIsReportedOnce(t *testing.T) {
 	r, recorder := newReporter()
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
 	for i, test := range []struct {
-		blocked *quarantine.Blocked
+		blocked *causes.Blocked
 		want    bool
 	}{
-		{&quarantine.Blocked{Rule: "gpu", Reason: quarantine.BlockedByBudget, Message: "3 nodes"}, true},
-		{&quarantine.Blocked{Rule: "gpu", Reason: quarantine.BlockedByBudget, Message: "4 nodes"}, false},
-		{&quarantine.Blocked{Rule: "gpu", Reason: quarantine.BlockedByPause, Message: "upgrade"}, true},
-		{&quarantine.Blocked{Rule: "disk", Reason: quarantine.BlockedByPause, Message: "upgrade"}, true},
+		{&causes.Blocked{Rule: "gpu", Reason: causes.BlockedByBudget, Message: "3 nodes"}, true},
+		{&causes.Blocked{Rule: "gpu", Reason: causes.BlockedByBudget, Message: "4 nodes"}, false},
+		{&causes.Blocked{Rule: "gpu", Reason: causes.BlockedByPause, Message: "upgrade"}, true},
+		{&causes.Blocked{Rule: "disk", Reason: causes.BlockedByPause, Message: "upgrade"}, true},
 		{nil, false},
-		{&quarantine.Blocked{Rule: "disk", Reason: quarantine.BlockedByPause, Message: "upgrade"}, true},
+		{&causes.Blocked{Rule: "disk", Reason: causes.BlockedByPause, Message: "upgrade"}, true},
 	} {
 		r.Blocked(t.Context(), rules("gpu", "disk"), n, test.blocked)
 		got := len(recorder.Events) > 0
@@ -57,7 +57,7 @@ func TestASuspectRuleIsForgottenWithThePolicy(t *testing.T) {
 	r, recorder := newReporter()
 	suspect := func(rule, node string) int {
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}
-		r.Blocked(t.Context(), rules("gpu", "gone"), n, &quarantine.Blocked{Rule: rule, Reason: quarantine.BlockedByDetectorSuspect})
+		r.Blocked(t.Context(), rules("gpu", "gone"), n, &causes.Blocked{Rule: rule, Reason: causes.BlockedByDetectorSuspect})
 		return len(recorder.Events)
 	}
 	for i, test := range []struct {

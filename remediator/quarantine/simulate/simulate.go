@@ -11,6 +11,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/peers"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/seen"
@@ -42,7 +43,7 @@ func Run(p *policy.Policy, nodes []corev1.Node, paused string, breaker *corev1.C
 	for i := range outcomes {
 		o := &outcomes[i]
 		observation := quarantine.Observation{Node: o.Before, Paused: paused, Breaker: open}
-		observation.Record, observation.RecordErr = quarantine.RecordOf(o.Before)
+		observation.Record, observation.RecordErr = causes.RecordOf(o.Before)
 		observation.Visits = repair.VisitsOf(o.Before, observation.Record, now)
 		observation.Seen = seen.AssumeDecided(o.Before, observation.Record)
 		if peers.AreNeeded(p, o.Before, observation.Record, open) {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 )
 
@@ -78,7 +78,7 @@ func TestAValidationIsAwaited(t *testing.T) {
 	p, nodes := cluster(t, "a")
 	p.Rules[0].Validate = true
 	n := *Run(p, nodes, "", nil, now)[0].After
-	record, err := quarantine.RecordOf(&n)
+	record, err := causes.RecordOf(&n)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +90,7 @@ func TestAValidationIsAwaited(t *testing.T) {
 		n = *Run(p, []corev1.Node{n}, "", nil, at)[0].After
 	}
 	after := later.Add(10 * time.Minute)
-	if o := Run(p, []corev1.Node{n}, "", nil, after)[0]; o.Blocked == nil || o.Blocked.Reason != quarantine.BlockedByValidation || o.After != o.Before {
+	if o := Run(p, []corev1.Node{n}, "", nil, after)[0]; o.Blocked == nil || o.Blocked.Reason != causes.BlockedByValidation || o.After != o.Before {
 		t.Errorf("not validated: %+v", o.Blocked)
 	}
 	n.Annotations[conditions.AnnotationRepair] = `{"v":1,"nodeUID":"a","checked":{"at":"2026-11-20T12:05:00Z","bootID":"boot-2","quarantine":"` + record.ID + `"}}`
@@ -103,7 +103,7 @@ func TestAnOpenBreakerBlocks(t *testing.T) {
 	p, nodes := cluster(t, "a")
 	p.Breaker = &policy.Breaker{MaxNodes: 10, Window: time.Hour, CoolDown: time.Hour, Pace: time.Minute}
 	closed, open := &corev1.ConfigMap{}, &corev1.ConfigMap{Data: map[string]string{"state": `{"openedAt":"2026-11-20T11:59:00Z"}`}}
-	for want, breaker := range map[string]*corev1.ConfigMap{"": closed, quarantine.BlockedByBreaker: open} {
+	for want, breaker := range map[string]*corev1.ConfigMap{"": closed, causes.BlockedByBreaker: open} {
 		got := ""
 		if o := Run(p, nodes, "", breaker, now)[0]; o.Blocked != nil {
 			got = o.Blocked.Reason
@@ -154,7 +154,7 @@ func TestATimeThatCannotBeEncodedPanicsNothing(t *testing.T) {
 		got := map[string]string{}
 		for _, o := range Run(p, nodes, "", breaker, now.Add(time.Second)) {
 			got[o.Before.Name] = o.After.Labels[conditions.LabelStatus]
-			if _, err := quarantine.RecordOf(o.After); err != nil {
+			if _, err := causes.RecordOf(o.After); err != nil {
 				t.Errorf("%s: %v", year, err)
 			}
 		}

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/record"
 )
 
@@ -139,7 +139,7 @@ func (s *State) Held(allowed int, exists func(types.UID) bool) map[Action]int {
 }
 
 // ActionsFor returns what a repair by a template is for: the causes of the quarantine that repairs are for.
-func ActionsFor(template string, q *quarantine.Record) []Action {
+func ActionsFor(template string, q *causes.Record) []Action {
 	var actions []Action
 	if q == nil {
 		return nil

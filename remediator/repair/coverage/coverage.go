@@ -16,9 +16,9 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
-	"github.com/pitcrew-dev/pitcrew/remediator/repair"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/firstcheck"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 // FirstChecks returns the nodes that wait for their first check, and a sentence for each reason why some have waited for long.
@@ -31,8 +31,8 @@ func FirstChecks(p *policy.Policy, nodes []corev1.Node, now time.Time) (waiting,
 			continue
 		}
 		waiting = append(waiting, n.Name)
-		q, badQuarantine := quarantine.RecordOf(n)
-		r, badRecord := repair.RecordOf(n)
+		q, badQuarantine := causes.RecordOf(n)
+		r, badRecord := visit.RecordOf(n)
 		if badQuarantine != nil || badRecord != nil {
 			continue // doctor names these
 		}

@@ -13,7 +13,6 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 )
 
@@ -60,7 +59,7 @@ type Lack struct {
 //
 // The Node Problem Detector writes a condition of ours when its plugin has answered, and not before (skip_initial_status). Conditions of
 // others may be False from the start, without an answer: they count once they had a heartbeat a minute later.
-func Lacks(p *policy.Policy, n *corev1.Node, q *quarantine.Record, now time.Time) (lacks []Lack) {
+func Lacks(p *policy.Policy, n *corev1.Node, q *causes.Record, now time.Time) (lacks []Lack) {
 	since := bootSince(n, q, now)
 	for _, name := range Conditions(p, n) {
 		c, exists := node.ConditionOf(n, corev1.NodeConditionType(name))
@@ -74,10 +73,10 @@ func Lacks(p *policy.Policy, n *corev1.Node, q *quarantine.Record, now time.Time
 		case !exists:
 			lacks = append(lacks, Lack{Condition: name})
 		case matched && !rule.AlertOnly, !matched && c.Status == corev1.ConditionTrue, c.Status == corev1.ConditionUnknown:
-			why := fmt.Sprintf("%s is %s: %s", name, c.Status, quarantine.Clip(c.Message, conditions.MaxMessage))
+			why := fmt.Sprintf("%s is %s: %s", name, c.Status, causes.Clip(c.Message, conditions.MaxMessage))
 			lacks = append(lacks, Lack{name, why})
 		case limit == policy.Never:
-		case heartbeat.Before(since) || now.Sub(heartbeat) > limit || quarantine.FromFuture(heartbeat, now):
+		case heartbeat.Before(since) || now.Sub(heartbeat) > limit || causes.FromFuture(heartbeat, now):
 			lacks = append(lacks, Lack{Condition: name})
 		case heartbeat.Before(c.LastTransitionTime.Add(SettleTime(c.Type))):
 			lacks = append(lacks, Lack{Condition: name})
@@ -98,7 +97,7 @@ func Text(p *policy.Policy, n *corev1.Node, lacks []Lack) string {
 	if len(missing) == 0 {
 		return ""
 	}
-	text := "no report of this boot yet of " + quarantine.Clip(strings.Join(missing, ", "), conditions.MaxMessage)
+	text := "no report of this boot yet of " + causes.Clip(strings.Join(missing, ", "), conditions.MaxMessage)
 	if _, known := p.Reported(n.Labels); !known && slices.Contains(p.FirstCheck.Conditions, policy.AllConditions) {
 		text += "; no pool of spec.pools has the node, so every condition that a rule names is waited for"
 	}
@@ -107,10 +106,10 @@ func Text(p *policy.Policy, n *corev1.Node, lacks []Lack) string {
 
 // WaitsLong returns for how long a node has waited for a first check that does not begin, and what it lacks, once that takes longer
 // than [Late]; zero: it does not wait, or not for long. q is the record of its quarantine, which may be nil.
-func WaitsLong(p *policy.Policy, n *corev1.Node, q *quarantine.Record, underWay bool, now time.Time) (time.Duration, []Lack) {
+func WaitsLong(p *policy.Policy, n *corev1.Node, q *causes.Record, underWay bool, now time.Time) (time.Duration, []Lack) {
 	waited := now.Sub(n.CreationTimestamp.Time)
 	if !Waits(p, n) || underWay || node.Excluded(n) || waited < Late || n.CreationTimestamp.IsZero() ||
-		q != nil && q.NodeUID == n.UID && q.Phase == quarantine.Quarantined {
+		q != nil && q.NodeUID == n.UID && q.Phase == causes.Quarantined {
 		return 0, nil
 	}
 	return waited, Lacks(p, n, q, now)
@@ -143,12 +142,12 @@ func Unproven(p *policy.Policy, n *corev1.Node, t *corev1.PodTemplate) string {
 
 // bootSince is a time at which the node was in its present boot, in whole seconds, as heartbeats are. A node that was just created has
 // not been seen by anybody before.
-func bootSince(n *corev1.Node, q *quarantine.Record, now time.Time) time.Time {
+func bootSince(n *corev1.Node, q *causes.Record, now time.Time) time.Time {
 	since := n.CreationTimestamp.Time
 	if q != nil && q.NodeUID == n.UID && q.Boot.ID == n.Status.NodeInfo.BootID {
 		since = Later(since, q.Boot.Seen)
 	} else if ready, ok := node.ConditionOf(n, corev1.NodeReady); ok && ready.Status == corev1.ConditionTrue &&
-		!quarantine.FromFuture(ready.LastTransitionTime.Time, now) {
+		!causes.FromFuture(ready.LastTransitionTime.Time, now) {
 		since = Later(since, ready.LastTransitionTime.Time)
 	}
 	return since.Truncate(time.Second)

@@ -11,7 +11,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 )
 
 const head = `
@@ -61,12 +61,12 @@ func TestConditionsAreThoseOfThePool(t *testing.T) {
 
 func TestWaitsLong(t *testing.T) {
 	p := parse(t, "  pools: {a: {conditions: [GPUXidError]}}")
-	quarantined := &quarantine.Record{NodeUID: "n"}
-	quarantined.Phase = quarantine.Quarantined
+	quarantined := &causes.Record{NodeUID: "n"}
+	quarantined.Phase = causes.Quarantined
 	for name, test := range map[string]struct {
 		age      time.Duration
 		change   func(*corev1.Node)
-		q        *quarantine.Record
+		q        *causes.Record
 		underWay bool
 		want     string
 	}{

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/record"
 )
 
@@ -126,7 +126,7 @@ func (r *Record) ClampTimes(now time.Time) {
 			v.RetryAt = latest
 		}
 	}
-	maps.DeleteFunc(r.Swept, func(_ string, at time.Time) bool { return quarantine.FromFuture(at, now) })
+	maps.DeleteFunc(r.Swept, func(_ string, at time.Time) bool { return causes.FromFuture(at, now) })
 }
 
 func (r *Record) visits() []*Visit {

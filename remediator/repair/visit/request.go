@@ -10,6 +10,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/record"
 )
 
@@ -27,7 +28,7 @@ func Ask(n *corev1.Node, kind, quarantineID string, by quarantine.Manual, now ti
 	r = r.Clone(n)
 	r.Request = &Request{
 		Kind: kind, Quarantine: quarantineID, At: now.UTC().Truncate(time.Second),
-		User: quarantine.Clip(by.User, record.Name/2), Reason: quarantine.Clip(by.Reason, conditions.MaxMessage),
+		User: causes.Clip(by.User, record.Name/2), Reason: causes.Clip(by.Reason, conditions.MaxMessage),
 	}
 	switch {
 	case kind == RequestStop && quarantineID != "":

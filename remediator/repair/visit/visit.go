@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 )
 
 // Kinds are those that this version makes.
@@ -154,13 +154,13 @@ func (r *Record) ValidatedFor(quarantineID, bootID string) bool {
 // Validated reports whether the node has passed a validation for its present quarantine, in its present boot, and no cause has shown a
 // fault since: what shows after a check is what the check was to find. r and q may be nil. A check or a change ahead of the clock does
 // not count.
-func (r *Record) Validated(n *corev1.Node, q *quarantine.Record, now time.Time) bool {
-	if q == nil || !r.ValidatedFor(q.ID, n.Status.NodeInfo.BootID) || quarantine.FromFuture(r.Checked.At, now) {
+func (r *Record) Validated(n *corev1.Node, q *causes.Record, now time.Time) bool {
+	if q == nil || !r.ValidatedFor(q.ID, n.Status.NodeInfo.BootID) || causes.FromFuture(r.Checked.At, now) {
 		return false
 	}
 	return !slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
-		isCause := slices.ContainsFunc(q.Causes, func(cause quarantine.Cause) bool { return cause.Due && cause.Condition == c.Type })
+		isCause := slices.ContainsFunc(q.Causes, func(cause causes.Cause) bool { return cause.Due && cause.Condition == c.Type })
 		changed := c.LastTransitionTime.Time
-		return isCause && changed.After(r.Checked.At) && !quarantine.FromFuture(changed, now)
+		return isCause && changed.After(r.Checked.At) && !causes.FromFuture(changed, now)
 	})
 }
