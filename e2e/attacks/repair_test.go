@@ -146,7 +146,8 @@ func TestAttack23AStolenTokenRunsNoProgramOfItsOwnOnANode(t *testing.T) {
 		"a further volume": {"reboot", onRepairTemplates, spec(func(p *corev1.PodSpec) {
 			p.Volumes = append(p.Volumes, corev1.Volume{Name: "x", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/"}}})
 		})},
-		"the host's processes":        {"reboot", onRepairTemplates, spec(func(p *corev1.PodSpec) { p.HostPID = true })},
+		"the host's IPC":              {"check", onRepairTemplates, spec(func(p *corev1.PodSpec) { p.HostIPC = true })},
+		"another view of processes":   {"reboot", onRepairTemplates, spec(func(p *corev1.PodSpec) { p.HostPID = false })},
 		"the host's network":          {"check", onRepairTemplates, spec(func(p *corev1.PodSpec) { p.HostNetwork = true })},
 		"another account":             {"check", onRepairTemplates, spec(func(p *corev1.PodSpec) { p.ServiceAccountName = "default" })},
 		"a token":                     {"check", onRepairTemplates, spec(func(p *corev1.PodSpec) { p.AutomountServiceAccountToken = ptr.To(true) })},
