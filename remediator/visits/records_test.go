@@ -21,7 +21,6 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
-	repairvisit "github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 func recordedNode(name string, r visit.Record) *corev1.Node {
@@ -68,16 +67,16 @@ func TestRecordsAreParsedOnce(t *testing.T) {
 
 func TestNodesThatNeedALook(t *testing.T) {
 	c := &Controller{policy: policy.Fixed(&policy.Policy{}), records: newRecords()}
-	visit := visit.Visit{ID: "v", Kind: visit.Sweep, Phase: visit.Proving}
+	v := visit.Visit{ID: "v", Kind: visit.Sweep, Phase: visit.Proving}
 	for name, want := range map[string]bool{"past": false, "current": true, "request": true, "quarantined": true, "bad": true, "none": false} {
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		switch name {
 		case "past", "quarantined":
-			n = recordedNode(name, repairvisit.Record{Swept: map[string]time.Time{"weekly": {}}})
+			n = recordedNode(name, visit.Record{Swept: map[string]time.Time{"weekly": {}}})
 		case "current":
-			n = recordedNode(name, repairvisit.Record{Current: &visit})
+			n = recordedNode(name, visit.Record{Current: &v})
 		case "request":
-			n = recordedNode(name, repairvisit.Record{Request: &repairvisit.Request{Kind: repairvisit.RequestCheck}})
+			n = recordedNode(name, visit.Record{Request: &visit.Request{Kind: visit.RequestCheck}})
 		case "bad":
 			n.Annotations = map[string]string{conditions.AnnotationRepair: "{"}
 		}
@@ -94,10 +93,10 @@ func TestNodesThatNeedALook(t *testing.T) {
 func TestPeersAreThoseOfAllNodes(t *testing.T) {
 	now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 	p := &policy.Policy{Repair: &policy.Repair{Scope: "rack"}}
-	visit := visit.Visit{ID: "v", Kind: visit.Validation, Phase: visit.Working, StartedAt: now, PhaseSince: now, Attempt: 1, Quarantine: "q"}
-	done := repairvisit.Visit{ID: "w", Kind: repairvisit.Sweep, Phase: repairvisit.Passed, StartedAt: now, PhaseSince: now, EndedAt: now}
-	begun := []repairvisit.Action{{At: now.Add(-time.Hour), Quarantine: "q"}}
-	records := []repairvisit.Record{{Swept: map[string]time.Time{"weekly": now}}, {Last: []repairvisit.Visit{done}}, {Current: &visit}, {Repairs: begun}, {Current: &visit, Repairs: begun}}
+	v := visit.Visit{ID: "v", Kind: visit.Validation, Phase: visit.Working, StartedAt: now, PhaseSince: now, Attempt: 1, Quarantine: "q"}
+	done := visit.Visit{ID: "w", Kind: visit.Sweep, Phase: visit.Passed, StartedAt: now, PhaseSince: now, EndedAt: now}
+	begun := []visit.Action{{At: now.Add(-time.Hour), Quarantine: "q"}}
+	records := []visit.Record{{Swept: map[string]time.Time{"weekly": now}}, {Last: []visit.Visit{done}}, {Current: &v}, {Repairs: begun}, {Current: &v, Repairs: begun}}
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 50 {
 		c := &Controller{pending: newPendingVisits(), records: newRecords()}
@@ -107,7 +106,7 @@ func TestPeersAreThoseOfAllNodes(t *testing.T) {
 			n := recordedNode(fmt.Sprint("n", i), records[rng.IntN(len(records))])
 			n.Labels = map[string]string{"rack": fmt.Sprint("r", i)}
 			n.ResourceVersion = "7"
-			n.Spec.Taints = []corev1.Taint{{Key: conditions.TaintMaintenance, Value: string(visit.Kind), Effect: corev1.TaintEffectNoSchedule}}
+			n.Spec.Taints = []corev1.Taint{{Key: conditions.TaintMaintenance, Value: string(v.Kind), Effect: corev1.TaintEffectNoSchedule}}
 			switch rng.IntN(4) {
 			case 0:
 				n.Annotations = nil
@@ -119,7 +118,7 @@ func TestPeersAreThoseOfAllNodes(t *testing.T) {
 				shown := n
 				n = recordedNode(n.Name, records[rng.IntN(len(records))])
 				n.Labels, n.Spec.Taints = shown.Labels, shown.Spec.Taints
-				r, err := repairvisit.RecordOf(n)
+				r, err := visit.RecordOf(n)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -129,7 +128,7 @@ func TestPeersAreThoseOfAllNodes(t *testing.T) {
 				want = append(want, peer)
 			}
 		}
-		c.pending.add(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "gone"}}, &repairvisit.Record{Current: &visit})
+		c.pending.add(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "gone"}}, &visit.Record{Current: &v})
 		c.client = cache.Build()
 		got, err := c.peersOf(t.Context(), p, &repair.Facts{Node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n0"}}})(now)
 		if err != nil {
@@ -163,13 +162,13 @@ func (overtaken) List(context.Context, client.ObjectList, ...client.ListOption) 
 // The sweeper needs no lock of a decision to drop a write that the cache shows.
 func TestAVisitCountsThatTheSweeperSeesFirst(t *testing.T) {
 	now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
-	visit := visit.Visit{ID: "v", Kind: visit.Repair, Phase: visit.Emptying, StartedAt: now, PhaseSince: now, Attempt: 1, Quarantine: "q"}
-	shown := recordedNode("x", repairvisit.Record{Current: &visit})
+	v := visit.Visit{ID: "v", Kind: visit.Repair, Phase: visit.Emptying, StartedAt: now, PhaseSince: now, Attempt: 1, Quarantine: "q"}
+	shown := recordedNode("x", visit.Record{Current: &v})
 	shown.ResourceVersion = "8"
-	shown.Spec.Taints = []corev1.Taint{{Key: conditions.TaintMaintenance, Value: string(visit.Kind), Effect: corev1.TaintEffectNoSchedule}}
+	shown.Spec.Taints = []corev1.Taint{{Key: conditions.TaintMaintenance, Value: string(v.Kind), Effect: corev1.TaintEffectNoSchedule}}
 	old := shown.DeepCopy()
 	old.ResourceVersion, old.Annotations = "7", nil
-	r, err := repairvisit.RecordOf(shown)
+	r, err := visit.RecordOf(shown)
 	if err != nil {
 		t.Fatal(err)
 	}

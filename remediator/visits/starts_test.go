@@ -20,7 +20,6 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/repair"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/starts"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
-	repairvisit "github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 func storeOn(api client.WithWatch) *startsStore {
@@ -35,8 +34,8 @@ func TestStartsOfRepairsSurviveTheNodeAndTheLeader(t *testing.T) {
 	api := fake.NewClientBuilder().WithIndex(&corev1.Node{}, indexCounts, counts).WithObjects(&corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "pitcrew", Name: conditions.KnownConfigMap}, Data: map[string]string{"known": "{}"},
 	}).Build()
-	visit := visit.Visit{ID: "v", Kind: visit.Repair, Quarantine: "q", Phase: visit.Working, StartedAt: now, PhaseSince: now, Attempt: 1}
-	record := repairvisit.Record{Current: &visit, Repairs: []repairvisit.Action{{At: now, Template: "reboot", Quarantine: "q"}}}
+	v := visit.Visit{ID: "v", Kind: visit.Repair, Quarantine: "q", Phase: visit.Working, StartedAt: now, PhaseSince: now, Attempt: 1}
+	record := visit.Record{Current: &v, Repairs: []visit.Action{{At: now, Template: "reboot", Quarantine: "q"}}}
 	gone := recordedNode("gone", record)
 	first := storeOn(api)
 	if err := first.load(t.Context(), now); err != nil {
@@ -93,9 +92,9 @@ func TestNoRepairBeginsBeforeItsStartIsStored(t *testing.T) {
 			return nil
 		},
 	})
-	visit := visit.Visit{ID: "v", Kind: visit.Repair, Quarantine: "q", Phase: visit.Working, Attempt: 1}
-	visit.StartedAt, visit.PhaseSince = time.Now(), time.Now()
-	n := recordedNode("x", repairvisit.Record{Current: &visit, Repairs: []repairvisit.Action{{At: time.Now(), Template: "reboot", Quarantine: "q"}}})
+	v := visit.Visit{ID: "v", Kind: visit.Repair, Quarantine: "q", Phase: visit.Working, Attempt: 1}
+	v.StartedAt, v.PhaseSince = time.Now(), time.Now()
+	n := recordedNode("x", visit.Record{Current: &v, Repairs: []visit.Action{{At: time.Now(), Template: "reboot", Quarantine: "q"}}})
 	c := &Controller{
 		client: api, policy: policy.Fixed(&policy.Policy{Repair: &policy.Repair{}}), clock: clocktesting.NewFakePassiveClock(time.Now()),
 		starts: storeOn(api),

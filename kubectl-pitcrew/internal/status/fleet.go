@@ -20,7 +20,6 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/pause"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
-	nodecauses "github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
@@ -272,16 +271,16 @@ func readRow(n *corev1.Node, now time.Time) Row {
 	}
 	ready, isNotReady := node.NotReady(n)
 	r.Since = cmp.Or(record.ReleasedAt, record.QuarantinedAt, record.Causes[0].FirstSeen)
-	var causes []string
+	var texts []string
 	for _, c := range record.Causes {
 		r.Repair = max(r.Repair, c.Repair)
-		causes = append(causes, string(c.Condition)+": "+c.Message)
+		texts = append(texts, string(c.Condition)+": "+c.Message)
 		isNotReady = isNotReady && c.Condition != ready.Type
 	}
 	if isNotReady {
-		causes = append(causes, nodecauses.DescribeNotReady(ready))
+		texts = append(texts, causes.DescribeNotReady(ready))
 	}
-	r.Cause = strings.Join(causes, " | ")
+	r.Cause = strings.Join(texts, " | ")
 	return r
 }
 
