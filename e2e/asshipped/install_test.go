@@ -106,7 +106,7 @@ func install(
 	if err := c.AddNamespace(t.Context(), namespace, nil); err != nil && !apierrors.IsAlreadyExists(errors.Unwrap(err)) {
 		t.Fatal(err)
 	}
-	// The remediator of an earlier test has left its breaker, which opens at 10 quarantines in 10 minutes.
+	// The remediator of an earlier test may have left an open breaker.
 	if err := c.DeleteNodes(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -23,13 +23,15 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 )
 
-// shorter is what the loop's page tells to change, and times that a test can wait for.
+// shorter is what the loop's page tells to change, and times that a test can wait for. The quarantines of the other tests began in the same
+// ten minutes, and would open the breaker.
 const shorter = `
 createNamespace: true
 pools: [{name: gpu, preset: nvidia}]
 policy:
   mode: enforce
   budget: {maxNodes: 8, maxPercent: 50}
+  breaker: {maxNodes: 40}
   repair: {mode: auto}
   rules:
     gpu-xid: {clearAfter: 3s}

@@ -30,7 +30,8 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/preflight/preflighttest"
 )
 
-// switchedOn is what the sentences of the pages on devices, progress and preflight tell to set, and a time that a test can wait for.
+// switchedOn is what the sentences of the pages on devices, progress and preflight tell to set, a time that a test can wait for, and room
+// for the quarantines of the other tests.
 const switchedOn = `
 createNamespace: true
 pools: [{name: gpu, preset: nvidia}]
@@ -39,6 +40,7 @@ preflight: {trustedNamespaces: [health]}
 policy:
   mode: enforce
   budget: {maxNodes: 8, maxPercent: 50}
+  breaker: {maxNodes: 40}
   restart: {stalls: {mode: observe}}
   rules: {gpu-xid: {clearAfter: 3s}}
 `
