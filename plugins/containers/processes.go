@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/pitcrew-dev/pitcrew/internal/procfs"
 )
 
 // bundle is where a shim works; the kernel marks a folder that was removed. The first group is the namespace of containerd.
@@ -16,8 +18,8 @@ var bundle = regexp.MustCompile(`io\.containerd\.runtime\.v2\.task/([^/]+)/([^/ 
 // idInCgroup finds the container of a cgroup.
 var idInCgroup = regexp.MustCompile(`[0-9a-f]{64}`)
 
-// processes looks for shims that containerd has forgotten, and for processes that were killed and do not end. It reads nothing that waits
-// for a process's memory, as its command line does: that of a process that sleeps in the kernel may never come.
+// processes looks for shims that containerd has forgotten, and for processes that were killed and do not end. None of this
+// waits for the memory of a process.
 func (r *reader) processes(s *snapshot, tasks []task) error {
 	entries, err := os.ReadDir(r.procfs)
 	if err != nil {
@@ -28,13 +30,12 @@ func (r *reader) processes(s *snapshot, tasks []task) error {
 			continue
 		}
 		dir := filepath.Join(r.procfs, entry.Name())
-		stat := attribute(filepath.Join(dir, "stat")) // it may end at any moment
-		state, threads := stateOf(stat)
+		text := procfs.Attribute(filepath.Join(dir, "stat"))
 		// The kernel keeps 15 characters of a name.
-		if strings.Contains(stat, "(containerd-shim") {
+		if strings.Contains(text, "(containerd-shim") {
 			r.shim(s, dir)
 		}
-		if state == "D" || state == "Z" && threads > 1 {
+		if stat := procfs.ParseStat(text); stat.State == "D" || stat.State == "Z" && stat.Threads > 1 {
 			r.killed(s, dir, tasks)
 		}
 	}
@@ -46,14 +47,10 @@ func (r *reader) shim(s *snapshot, dir string) {
 	cwd, err := os.Readlink(filepath.Join(dir, "cwd"))
 	m := bundle.FindStringSubmatch(cwd)
 	// A pod's process may have any name.
-	if err != nil || m == nil || m[1] != filepath.Base(r.tasks) || m[3] == "" || inPod(dir) {
+	if err != nil || m == nil || m[1] != filepath.Base(r.tasks) || m[3] == "" || procfs.InPod(dir) {
 		return
 	}
 	s.add(leaked, "shim of "+short(m[2]), "containerd has removed its sandbox, and it still runs")
-}
-
-func inPod(dir string) bool {
-	return strings.Contains(attribute(filepath.Join(dir, "cgroup")), "kubepods")
 }
 
 // killed reports a process of a container with a thread that sleeps in the kernel although SIGKILL is pending.
@@ -63,7 +60,7 @@ func (r *reader) killed(s *snapshot, dir string, tasks []task) {
 	if i < 0 {
 		return
 	}
-	id := idInCgroup.FindString(attribute(filepath.Join(dir, "cgroup")))
+	id := idInCgroup.FindString(procfs.Attribute(filepath.Join(dir, "cgroup")))
 	if id == "" {
 		return
 	}
@@ -72,28 +69,13 @@ func (r *reader) killed(s *snapshot, dir string, tasks []task) {
 		subject, name = tasks[j].subject(), tasks[j].name()
 	}
 	in := ""
-	if wchan := attribute(filepath.Join(threads[i], "wchan")); function.MatchString(wchan) {
+	if wchan := procfs.Wchan(threads[i]); wchan != "" {
 		in = " in " + wchan
 	}
 	s.add(unending, subject, fmt.Sprintf("%s was killed, and a process of it sleeps in the kernel%s", name, in))
 }
 
-// function is what proc_pid_wchan(5) shows to those who may see it; others get 0.
-var function = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,60}$`)
-
 func unkillable(thread string) bool {
-	if state, _ := stateOf(attribute(filepath.Join(thread, "stat"))); state != "D" {
-		return false
-	}
-	const kill = 1 << (9 - 1)
-	for line := range strings.Lines(attribute(filepath.Join(thread, "status"))) {
-		name, mask, _ := strings.Cut(line, ":")
-		if name != "SigPnd" && name != "ShdPnd" {
-			continue
-		}
-		if pending, err := strconv.ParseUint(strings.TrimSpace(mask), 16, 64); err == nil && pending&kill != 0 {
-			return true
-		}
-	}
-	return false
+	return procfs.ParseStat(procfs.Attribute(filepath.Join(thread, "stat"))).State == "D" &&
+		procfs.PendingKill(procfs.Attribute(filepath.Join(thread, "status")))
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/boot"
 	"github.com/pitcrew-dev/pitcrew/internal/npd"
 	"github.com/pitcrew-dev/pitcrew/internal/podresources"
+	"github.com/pitcrew-dev/pitcrew/internal/procfs"
 )
 
 // snapshot is all that the judge needs.
@@ -223,24 +224,8 @@ func (r *reader) ended(t task) bool {
 	if err != nil {
 		return os.IsNotExist(err)
 	}
-	state, threads := stateOf(string(data))
-	return state == "Z" && threads <= 1
-}
-
-// stateOf returns the state and the number of threads of proc_pid_stat(5).
-func stateOf(stat string) (state string, threads int) {
-	// The name is in parentheses and may hold anything.
-	fields := strings.Fields(stat[strings.LastIndex(stat, ")")+1:])
-	if len(fields) < 18 {
-		return "", 0
-	}
-	threads, _ = strconv.Atoi(fields[17])
-	return fields[0], threads
-}
-
-func attribute(path string) string {
-	data, _ := os.ReadFile(path)
-	return strings.TrimSpace(string(data))
+	stat := procfs.ParseStat(string(data))
+	return stat.State == "Z" && stat.Threads <= 1
 }
 
 // gpus looks for containers of pods that hold GPUs, have the device files, and may not open them.
@@ -254,7 +239,7 @@ func (r *reader) gpus(ctx context.Context, s *snapshot, tasks []task) {
 	for _, t := range tasks {
 		dir := filepath.Join(r.procfs, strconv.Itoa(t.PID))
 		// The number may be another process's by now.
-		if t.PID == 0 || !slices.Contains(pods, t.Pod) || !strings.Contains(attribute(filepath.Join(dir, "cgroup")), t.ID) {
+		if t.PID == 0 || !slices.Contains(pods, t.Pod) || !strings.Contains(procfs.Attribute(filepath.Join(dir, "cgroup")), t.ID) {
 			continue
 		}
 		files, _ := filepath.Glob(filepath.Join(dir, "root/dev/nvidia[0-9]*"))

@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/pitcrew-dev/pitcrew/internal/boot"
 	"github.com/pitcrew-dev/pitcrew/internal/npd"
+	"github.com/pitcrew-dev/pitcrew/internal/procfs"
 )
 
 // snapshot is all that the judge needs.
@@ -87,16 +87,15 @@ func (r *reader) mounts() (mounts []mount, unknown int, err error) {
 	mounts = []mount{}
 	last := map[string]int{} // by mount point: a later mount hides the others
 	for line := range strings.Lines(string(data)) {
-		fields := strings.Fields(line)
-		dash := slices.Index(fields, "-")
-		if dash < 6 || len(fields) < dash+3 {
+		shown, err := procfs.ParseMount(line)
+		if err != nil {
 			unknown++
 			continue
 		}
-		m := mount{Point: unescape(fields[4]), Type: fields[dash+1], Source: unescape(fields[dash+2])}
-		if m.Point == "/" && m.Type == "overlay" && runtimeDir.MatchString(line) {
+		if shown.OfContainer() {
 			return nil, 0, fmt.Errorf("%s is a container's: use the host's PID namespace, or mount its proc and say where with -procfs", file)
 		}
+		m := mount{Point: shown.Point, Type: shown.Type, Source: shown.Source}
 		last[m.Point] = len(mounts)
 		mounts = append(mounts, m)
 	}
@@ -112,12 +111,6 @@ func (r *reader) mounts() (mounts []mount, unknown int, err error) {
 	}
 	return asked, unknown, nil
 }
-
-// runtimeDir is in the layers of the root of a container, as containerd, Docker and CRI-O make them.
-var runtimeDir = regexp.MustCompile(`upperdir=[^,]*(containerd|docker|containers/storage)`)
-
-// unescape undoes the kernel's octal escapes of space, tab, newline and backslash.
-var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace
 
 // sleep is a thread of a service that sleeps in the kernel, without a break since the uptime Since.
 type sleep struct {
@@ -141,9 +134,9 @@ func (r *reader) asleep(uptime time.Duration) (now []sleep, unread, unkept strin
 		return now, "no processes in " + r.procfs, ""
 	}
 	for _, comm := range comms {
-		service := attribute(comm)
+		service := procfs.Attribute(comm)
 		// A tenant's process may have any name.
-		if !slices.Contains(r.services, service) || strings.Contains(attribute(filepath.Join(filepath.Dir(comm), "cgroup")), "kubepods") {
+		if !slices.Contains(r.services, service) || procfs.InPod(filepath.Dir(comm)) {
 			continue
 		}
 		tasks, _ := filepath.Glob(filepath.Join(filepath.Dir(comm), "task/[0-9]*"))
@@ -174,38 +167,17 @@ func (r *reader) asleep(uptime time.Duration) (now []sleep, unread, unkept strin
 	return now, "", unkept
 }
 
-// inKernel reads whether a thread is in state D, proc_pid_stat(5). A thread may end at any moment.
+// inKernel reads whether a thread is in state D. A thread may end at any moment.
 func inKernel(task string) (sleep, bool) {
-	stat := attribute(filepath.Join(task, "stat"))
-	// The name is in parentheses and may hold anything.
-	_, rest, found := cutLast(stat, ") ")
-	fields := strings.Fields(rest)
-	if !found || len(fields) < 20 || fields[0] != "D" {
+	stat := procfs.ParseStat(procfs.Attribute(filepath.Join(task, "stat")))
+	if stat.State != "D" {
 		return sleep{}, false
 	}
-	s := sleep{Thread: filepath.Base(task) + " of " + fields[19]} // 22, starttime
-	for line := range strings.Lines(attribute(filepath.Join(task, "status"))) {
+	s := sleep{Thread: filepath.Base(task) + " of " + stat.Start, In: procfs.Wchan(task)}
+	for line := range strings.Lines(procfs.Attribute(filepath.Join(task, "status"))) {
 		if strings.Contains(line, "_ctxt_switches:") {
 			s.Switches += strings.Join(strings.Fields(line), " ") + " "
 		}
 	}
-	if in := attribute(filepath.Join(task, "wchan")); function.MatchString(in) {
-		s.In = in
-	}
 	return s, s.Switches != ""
-}
-
-// function is what proc_pid_wchan(5) shows to those who may see it; others get 0.
-var function = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,60}$`)
-
-func attribute(path string) string {
-	data, _ := os.ReadFile(path)
-	return strings.TrimSpace(string(data))
-}
-
-func cutLast(s, sep string) (before, after string, found bool) {
-	if i := strings.LastIndex(s, sep); i >= 0 {
-		return s[:i], s[i+len(sep):], true
-	}
-	return s, "", false
 }

@@ -1,10 +1,9 @@
 package main
 
 import (
-	"fmt"
-	"regexp"
 	"slices"
-	"strings"
+
+	"github.com/pitcrew-dev/pitcrew/internal/procfs"
 )
 
 // mount is one line of /proc/PID/mountinfo, proc_pid_mountinfo(5).
@@ -28,39 +27,27 @@ type mount struct {
 	RemountRO bool `json:"remountRO,omitempty"`
 	// Layers says where an overlay keeps what is written to it.
 	Layers string `json:"layers,omitempty"`
+	// ofContainer: it is the root of a container.
+	ofContainer bool
 }
-
-// ofContainer reports whether this is the root of a container, as containerd, Docker and CRI-O make them.
-func (m mount) ofContainer() bool {
-	return m.Point == "/" && m.Type == "overlay" && runtimeDir.MatchString(m.Layers)
-}
-
-var runtimeDir = regexp.MustCompile(`containerd|docker|containers/storage`)
 
 // parseMount reads one line.
 func parseMount(line string) (mount, error) {
-	fields := strings.Fields(line)
-	dash := slices.Index(fields, "-")
-	if dash < 6 || len(fields) < dash+4 {
-		return mount{}, fmt.Errorf("malformed mountinfo line %.200q", line)
+	shown, err := procfs.ParseMount(line)
+	if err != nil {
+		return mount{}, err
 	}
-	super := strings.Split(fields[dash+3], ",")
 	m := mount{
-		Point: unescape(fields[4]), Device: fields[2], Type: fields[dash+1], Source: unescape(fields[dash+2]),
-		ReadOnly:      slices.Contains(strings.Split(fields[5], ","), "ro"),
-		SuperReadOnly: slices.Contains(super, "ro"),
-		RemountRO:     slices.Contains(super, "errors=remount-ro"),
+		Point: shown.Point, Device: shown.Device, Type: shown.Type, Source: shown.Source,
+		ReadOnly:      slices.Contains(shown.Options, "ro"),
+		SuperReadOnly: slices.Contains(shown.Super, "ro"),
+		RemountRO:     slices.Contains(shown.Super, "errors=remount-ro"),
+		Layers:        shown.Layers(), ofContainer: shown.OfContainer(),
 	}
-	for _, option := range super {
+	for _, option := range shown.Super {
 		if option == "emergency_ro" || option == "shutdown" {
 			m.Word = option
-		}
-		if layers, found := strings.CutPrefix(option, "upperdir="); found {
-			m.Layers = unescape(layers)
 		}
 	}
 	return m, nil
 }
-
-// unescape undoes the kernel's octal escapes of space, tab, newline and backslash.
-var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace

@@ -82,7 +82,7 @@ func (r *reader) read(ctx context.Context) (snapshot, error) {
 	if len(s.Mounts) == 0 {
 		return snapshot{}, fmt.Errorf("no mount in %s", file)
 	}
-	if slices.ContainsFunc(s.Mounts, mount.ofContainer) {
+	if slices.ContainsFunc(s.Mounts, func(m mount) bool { return m.ofContainer }) {
 		return snapshot{}, fmt.Errorf("%s is a container's: use the host's PID namespace, or mount its proc and say where with -procfs", file)
 	}
 	s.Paths = r.paths()

@@ -17,11 +17,12 @@ import (
 	"time"
 
 	"github.com/pitcrew-dev/pitcrew/internal/podresources"
+	"github.com/pitcrew-dev/pitcrew/internal/procfs"
 	"github.com/pitcrew-dev/pitcrew/internal/repairresult"
 )
 
-// procfs is the proc filesystem. With hostPID it is the node's.
-const procfs = "/proc"
+// proc is the proc filesystem. With hostPID it is the node's.
+const proc = "/proc"
 
 // process is a process that keeps a device file open.
 type process struct {
@@ -71,7 +72,7 @@ func (w *Watcher) Idle(ctx context.Context, units []string) error {
 
 // onNode refuses to look at the processes of this container alone.
 func onNode() error {
-	first, err := os.ReadFile(filepath.Join(procfs, "1/comm"))
+	first, err := os.ReadFile(filepath.Join(proc, "1/comm"))
 	if err != nil {
 		return repairresult.Refuse("the processes of the node cannot be read: %v", err)
 	}
@@ -120,7 +121,7 @@ func (w *Watcher) look(ctx context.Context, units []string) error {
 
 // processes lists the processes that keep a device open and may not, other than this one.
 func (w *Watcher) processes() ([]process, error) {
-	all, err := os.ReadDir(procfs)
+	all, err := os.ReadDir(proc)
 	if err != nil {
 		return nil, err
 	}
@@ -131,15 +132,14 @@ func (w *Watcher) processes() ([]process, error) {
 		if err != nil || pid == os.Getpid() {
 			continue
 		}
-		dir := filepath.Join(procfs, entry.Name())
-		p := process{Holder: repairresult.Holder{PID: pid, Command: commandOf(dir)}}
-		// Without it the process has ended.
-		cgroup, _ := os.ReadFile(filepath.Join(dir, "cgroup"))
-		uid, devices := podUID(string(cgroup)), w.Devices
+		dir := filepath.Join(proc, entry.Name())
+		p := process{Holder: repairresult.Holder{PID: pid, Command: procfs.Attribute(filepath.Join(dir, "comm"))}}
+		cgroup := procfs.Attribute(filepath.Join(dir, "cgroup"))
+		uid, devices := podUID(cgroup), w.Devices
 		if uid != "" {
 			devices = w.PodDevices
 		} else {
-			p.unit = unitOf(string(cgroup))
+			p.unit = unitOf(cgroup)
 		}
 		holds, err := holds(dir, devices)
 		if err != nil {
@@ -182,25 +182,8 @@ func runsForUsers(unit string) bool {
 func killed(dir string) bool {
 	threads, _ := filepath.Glob(filepath.Join(dir, "task/*/status")) // a good pattern
 	return slices.ContainsFunc(append(threads, filepath.Join(dir, "status")), func(path string) bool {
-		// Without it the thread has ended.
-		status, _ := os.ReadFile(path)
-		return pendingKill(string(status))
+		return procfs.PendingKill(procfs.Attribute(path))
 	})
-}
-
-// pendingKill reports whether SIGKILL is among the pending signals of a status file, proc_pid_status(5).
-func pendingKill(status string) bool {
-	for line := range strings.Lines(status) {
-		key, value, _ := strings.Cut(line, ":")
-		if key != "SigPnd" && key != "ShdPnd" {
-			continue
-		}
-		mask, err := strconv.ParseUint(strings.TrimSpace(value), 16, 64)
-		if err == nil && mask&(1<<(syscall.SIGKILL-1)) != 0 {
-			return true
-		}
-	}
-	return false
 }
 
 // holds reports whether the process of a folder of the proc filesystem keeps a device open. One that has ended does not. A process whose
@@ -232,12 +215,6 @@ func holdsIn(dir string, devices []string) (held bool, number int, err error) {
 		}
 	}
 	return false, len(files), unlessGone(err)
-}
-
-// commandOf is the name of a process, at most 15 bytes.
-func commandOf(dir string) string {
-	name, _ := os.ReadFile(filepath.Join(dir, "comm"))
-	return strings.TrimSpace(string(name))
 }
 
 // hasName reports whether a process has one of the names, which may be longer than the kernel keeps.

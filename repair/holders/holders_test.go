@@ -87,19 +87,6 @@ func TestWhoMayHoldDevices(t *testing.T) {
 	}
 }
 
-func TestPendingKill(t *testing.T) {
-	for status, want := range map[string]bool{
-		"SigPnd:\t0000000000000100\nShdPnd:\t0000000000000000\n":                            true,
-		"SigPnd:\t0000000000000000\nShdPnd:\t0000000000000100\n":                            true,
-		"SigPnd:\t0000000000004000\nShdPnd:\t0000000000000000\nSigBlk:\t0000000000000100\n": false,
-		"": false, "SigPnd:\tx\n": false,
-	} {
-		if got := pendingKill(status); got != want {
-			t.Errorf("%q: %t", status, got)
-		}
-	}
-}
-
 // After SIGKILL the first thread of a process is a zombie while another hangs in the driver: the process still holds the GPU.
 func TestAProcessWhoseFirstThreadHasEndedHoldsItsFiles(t *testing.T) {
 	device := filepath.Join(t.TempDir(), "nvidia0")
@@ -127,7 +114,7 @@ func TestAProcessWhoseFirstThreadHasEndedHoldsItsFiles(t *testing.T) {
 	if line, err := bufio.NewReader(out).ReadString('\n'); line != "open\n" {
 		t.Fatalf("%q, %v", line, err)
 	}
-	dir := filepath.Join(procfs, strconv.Itoa(cmd.Process.Pid))
+	dir := filepath.Join(proc, strconv.Itoa(cmd.Process.Pid))
 	devices := []string{device}
 	poll := time.NewTicker(10 * time.Millisecond)
 	defer poll.Stop()
@@ -146,7 +133,7 @@ func TestAProcessWhoseFirstThreadHasEndedHoldsItsFiles(t *testing.T) {
 	if held, err := holds(dir, []string{"/dev/nvidia"}); held || err != nil {
 		t.Errorf("another device: %t, %v", held, err)
 	}
-	if held, err := holds(filepath.Join(procfs, "none"), devices); held || err != nil {
+	if held, err := holds(filepath.Join(proc, "none"), devices); held || err != nil {
 		t.Errorf("no process: %t, %v", held, err)
 	}
 }
