@@ -167,6 +167,11 @@ func Ours(conditionType string) bool {
 	return slices.ContainsFunc(All, hasType(conditionType)) || IsVerdict(conditionType)
 }
 
+// Verdict returns the entry of [Verdicts] of a type, which must be one of them.
+func Verdict(conditionType string) Condition {
+	return Verdicts[slices.IndexFunc(Verdicts, hasType(conditionType))]
+}
+
 // IsVerdict reports whether the remediator itself writes the NodeCondition type, see [Verdicts]. The heartbeat of such a
 // condition is the time of the verdict: nothing renews it, so its age does not show that a detector has stopped.
 func IsVerdict(conditionType string) bool {

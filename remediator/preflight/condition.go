@@ -3,7 +3,6 @@ package preflight
 import (
 	"fmt"
 	"regexp"
-	"slices"
 	"strings"
 	"time"
 
@@ -12,6 +11,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/internal/preflight/verdict"
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
 )
 
 // verdictSource is the run that a verdict comes from.
@@ -119,11 +119,9 @@ func expiredCondition(n *corev1.Node, conditionType string, ttl time.Duration, n
 
 // condition returns a condition of the node. If the node has none of the type, it is empty apart from the type.
 func condition(n *corev1.Node, conditionType string) (corev1.NodeCondition, bool) {
-	i := slices.IndexFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return string(c.Type) == conditionType })
-	if i < 0 {
-		return corev1.NodeCondition{Type: corev1.NodeConditionType(conditionType)}, false
-	}
-	return n.Status.Conditions[i], true
+	c, found := node.ConditionOf(n, corev1.NodeConditionType(conditionType))
+	c.Type = corev1.NodeConditionType(conditionType)
+	return c, found
 }
 
 func isConfirmed(c corev1.NodeCondition) bool {
@@ -145,17 +143,11 @@ func asserted(before corev1.NodeCondition, text string, at time.Time) corev1.Nod
 		at = before.LastHeartbeatTime.Time
 	}
 	message := conditions.Summarize([]conditions.Finding{{Repair: conditions.Inspect, Subject: "node", Text: text}})
-	return updated(before, corev1.ConditionTrue, reasonsOf(before).Problem, message.String(), at)
+	return updated(before, corev1.ConditionTrue, conditions.Verdict(string(before.Type)).Problem, message.String(), at)
 }
 
 func cleared(before corev1.NodeCondition, text string, at time.Time) corev1.NodeCondition {
-	return updated(before, corev1.ConditionFalse, reasonsOf(before).Healthy, text, at)
-}
-
-// reasonsOf a condition in [conditions.Verdicts].
-func reasonsOf(c corev1.NodeCondition) conditions.Condition {
-	i := slices.IndexFunc(conditions.Verdicts, func(v conditions.Condition) bool { return v.Type == string(c.Type) })
-	return conditions.Verdicts[i]
+	return updated(before, corev1.ConditionFalse, conditions.Verdict(string(before.Type)).Healthy, text, at)
 }
 
 func updated(before corev1.NodeCondition, status corev1.ConditionStatus, reason, message string, at time.Time) corev1.NodeCondition {

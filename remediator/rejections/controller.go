@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -19,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
 )
 
 // fieldOwner is the field manager of the condition.
@@ -91,7 +91,7 @@ func (c *Controller) Start(ctx context.Context) error {
 		return fmt.Errorf("list nodes: %w", err)
 	}
 	for i := range nodes.Items {
-		if cond, ok := condition(&nodes.Items[i]); ok && cond.Status == corev1.ConditionTrue {
+		if cond, ok := node.ConditionOf(&nodes.Items[i], conditions.GPUPodsRejected); ok && cond.Status == corev1.ConditionTrue {
 			c.flagged[nodes.Items[i].Name] = c.Clock.Now()
 		}
 	}
@@ -196,7 +196,7 @@ func (c *Controller) set(ctx context.Context, name string, status corev1.Conditi
 	if err := c.nodes.Get(ctx, client.ObjectKey{Name: name}, &n); err != nil {
 		return client.IgnoreNotFound(err)
 	}
-	before, _ := condition(&n)
+	before, _ := node.ConditionOf(&n, conditions.GPUPodsRejected)
 	if before.Status == status || n.Labels[conditions.LabelSkip] == "true" {
 		return nil
 	}
@@ -204,10 +204,10 @@ func (c *Controller) set(ctx context.Context, name string, status corev1.Conditi
 	if c.DryRun {
 		return nil
 	}
-	i := slices.IndexFunc(conditions.Verdicts, func(v conditions.Condition) bool { return v.Type == conditions.GPUPodsRejected })
-	text := conditions.Verdicts[i].Healthy
+	verdict := conditions.Verdict(conditions.GPUPodsRejected)
+	text := verdict.Healthy
 	if status == corev1.ConditionTrue {
-		text = conditions.Verdicts[i].Problem
+		text = verdict.Problem
 	}
 	at := metav1.NewTime(c.Clock.Now())
 	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{{
@@ -219,12 +219,4 @@ func (c *Controller) set(ctx context.Context, name string, status corev1.Conditi
 	target := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	err = c.nodes.Status().Patch(ctx, target, client.RawPatch(types.StrategicMergePatchType, patch), client.FieldOwner(fieldOwner))
 	return client.IgnoreNotFound(err)
-}
-
-func condition(n *corev1.Node) (corev1.NodeCondition, bool) {
-	i := slices.IndexFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == conditions.GPUPodsRejected })
-	if i < 0 {
-		return corev1.NodeCondition{}, false
-	}
-	return n.Status.Conditions[i], true
 }

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
 )
 
 var start = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
@@ -147,7 +148,7 @@ func (r rig) becomes(name, want string) {
 		r.Fatal(err)
 	}
 	got := ""
-	if c, ok := condition(&n); ok {
+	if c, ok := node.ConditionOf(&n, conditions.GPUPodsRejected); ok {
 		got = fmt.Sprintf("%s %s: %s", c.Status, c.Reason, c.Message)
 	}
 	if got != want {

@@ -1,12 +1,12 @@
 package handoff
 
 import (
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 )
 
@@ -32,11 +32,10 @@ func Suspicion(n *corev1.Node, message string, now time.Time) (corev1.NodeCondit
 	if message == "" {
 		c.Status, c.Reason, c.Message = corev1.ConditionFalse, Cleared, "the node is in service"
 	}
-	i := slices.IndexFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == policy.SoperatorCondition })
-	if i < 0 {
+	before, found := node.ConditionOf(n, policy.SoperatorCondition)
+	if !found {
 		return c, message != ""
 	}
-	before := n.Status.Conditions[i]
 	if !IsOurSuspicion(before) || before.Status == c.Status && before.Reason == c.Reason && before.Message == c.Message {
 		return before, false
 	}
