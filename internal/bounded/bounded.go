@@ -15,6 +15,16 @@ var ErrNoAnswer = errors.New("did not answer in time")
 // Calls knows which things do not answer. The zero value is ready. It is not for concurrent use.
 type Calls struct{ hanging map[string]chan struct{} }
 
+// Share returns a context with a share of the time that ctx has left, one of so many: the first of them that hangs leaves time for the
+// others.
+func Share(ctx context.Context, shares int) (context.Context, context.CancelFunc) {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, time.Until(deadline)/time.Duration(shares))
+}
+
 // Do returns what f returns, or [ErrNoAnswer] when f has used half of the time that ctx has left: one thing that hangs leaves time for the
 // others. While a call about a thing hangs there is no second one, so at most one goroutine is left for each. f may go on after Do has
 // returned: it must touch nothing that its caller uses.
@@ -32,11 +42,8 @@ func Do[T any](ctx context.Context, c *Calls, thing string, f func() (T, error))
 			return none.value, ErrNoAnswer
 		}
 	}
-	if deadline, ok := ctx.Deadline(); ok {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, time.Until(deadline)/2)
-		defer cancel()
-	}
+	ctx, cancel := Share(ctx, 2)
+	defer cancel()
 	done, returned := make(chan outcome, 1), make(chan struct{})
 	go func() {
 		defer close(returned)

@@ -8,6 +8,8 @@ import (
 	"os/exec"
 	"strings"
 	"time"
+
+	"github.com/pitcrew-dev/pitcrew/internal/bounded"
 )
 
 // ErrNoAnswer is in the error of a tool that did not end in time.
@@ -20,11 +22,8 @@ const longest = 200
 // for: npu-smi prints them to its standard output, ibv_devinfo to its standard error. A call has half of the time that is left, so that
 // one that hangs hides no other.
 func Run(ctx context.Context, name string, args ...string) (string, error) {
-	if deadline, ok := ctx.Deadline(); ok {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, time.Until(deadline)/2)
-		defer cancel()
-	}
+	ctx, cancel := bounded.Share(ctx, 2)
+	defer cancel()
 	out, err := output(ctx, name, args)
 	if err == nil {
 		return string(out), nil

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/facebook/time/ntp/chrony"
+
+	"github.com/pitcrew-dev/pitcrew/internal/bounded"
 )
 
 // askChronyd asks for the tracking report, at the first command socket that answers. One that says nothing, such as a socket beside which
@@ -32,11 +34,8 @@ func (r *reader) askChronyd(ctx context.Context) (clock, error) {
 
 // trackingWithin is tracking within a share of the time that ctx has left.
 func trackingWithin(ctx context.Context, shares int, address string) (clock, error) {
-	if deadline, ok := ctx.Deadline(); ok {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, time.Until(deadline)/time.Duration(shares))
-		defer cancel()
-	}
+	ctx, cancel := bounded.Share(ctx, shares)
+	defer cancel()
 	return tracking(ctx, address)
 }
 

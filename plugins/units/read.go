@@ -102,10 +102,7 @@ func (r *reader) read(ctx context.Context) (snapshot, error) {
 		return snapshot{}, err
 	}
 	// Half of the time, so that a systemd which stops to answer leaves what it has said of the units before.
-	asking, cancel := ctx, context.CancelFunc(func() {})
-	if deadline, ok := ctx.Deadline(); ok {
-		asking, cancel = context.WithTimeout(ctx, time.Until(deadline)/2)
-	}
+	asking, cancel := bounded.Share(ctx, 2)
 	defer cancel()
 	for i := range s.Units {
 		err := s.Units[i].read(asking, conn)
