@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -47,6 +49,22 @@ func (s *Store[T]) Open(procfs, dir, name string) (boot.Boot, error) {
 		s.Path, s.BootID = filepath.Join(dir, name+".json"), b.ID
 	}
 	return b, err
+}
+
+// Lasting takes over into now, what a look has found, since when the look before had the same, and keeps now for the next one unless the
+// run is a dump. same reports whether both are one thing, since is where a thing has its time. The error says why it was not kept.
+func Lasting[T comparable](s *Store[[]T], p *Plugin, now []T, same func(before, now T) bool, since func(*T) *time.Duration) error {
+	_, err := s.Update(func(before *[]T) bool {
+		for i := range now {
+			if j := slices.IndexFunc(*before, func(b T) bool { return same(b, now[i]) && *since(&b) <= *since(&now[i]) }); j >= 0 {
+				*since(&now[i]) = *since(&(*before)[j])
+			}
+		}
+		changed := !slices.Equal(*before, now) && !p.Dumps()
+		*before = slices.Clone(now)
+		return changed
+	})
+	return err
 }
 
 // stored is the file's form.

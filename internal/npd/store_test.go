@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 )
 
 type counter struct {
@@ -100,6 +101,44 @@ func TestStoreGoesOnInMemory(t *testing.T) {
 		}
 		if state.N != want {
 			t.Errorf("counted to %d, want %d", state.N, want)
+		}
+	}
+}
+
+func TestWhatLastsKeepsItsTime(t *testing.T) {
+	type fault struct {
+		Name  string
+		Since time.Duration
+	}
+	path := filepath.Join(t.TempDir(), "l.json")
+	look := func(at time.Duration, p *Plugin, names ...string) (since string) {
+		var now []fault
+		for _, name := range names {
+			now = append(now, fault{name, at})
+		}
+		// Each look is a run of its own.
+		err := Lasting(&Store[[]fault]{Path: path, BootID: "boot"}, p, now,
+			func(b, f fault) bool { return b.Name == f.Name }, func(f *fault) *time.Duration { return &f.Since })
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range now {
+			since += f.Name + " " + f.Since.String() + ", "
+		}
+		return since
+	}
+	check, dump := &Plugin{}, &Plugin{dump: true}
+	for _, test := range []struct{ got, want string }{
+		{look(1, check, "a"), "a 1ns, "},
+		{look(2, check, "a", "b"), "a 1ns, b 2ns, "},
+		{look(3, dump, "b", "c"), "b 2ns, c 3ns, "},
+		{look(4, check, "a", "c"), "a 1ns, c 4ns, "},
+		{look(5, check), ""},
+		{look(6, check, "a"), "a 6ns, "},
+		{look(2, check, "a"), "a 2ns, "}, // what is said of the future
+	} {
+		if test.got != test.want {
+			t.Errorf("got %q, want %q", test.got, test.want)
 		}
 	}
 }

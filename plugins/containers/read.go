@@ -56,6 +56,7 @@ const mostFaults = 64
 type reader struct {
 	plugin                          *npd.Plugin
 	procfs, cgroups, tasks, kubelet string
+	store                           npd.Store[[]fault]
 }
 
 // task is one bundle of containerd: a container, or the sandbox of a pod.
@@ -79,7 +80,7 @@ func (t task) name() string {
 }
 
 func (r *reader) read(ctx context.Context) (snapshot, error) {
-	b, err := boot.Read(r.procfs)
+	b, err := r.store.Open(r.procfs, r.plugin.StateDir, "containers")
 	if err != nil {
 		return snapshot{}, err
 	}
@@ -96,23 +97,8 @@ func (r *reader) read(ctx context.Context) (snapshot, error) {
 	if r.kubelet != "" {
 		r.gpus(ctx, &s, tasks)
 	}
-	store, err := npd.BootStore[[]fault](r.procfs, r.plugin.StateDir, "containers")
-	if err != nil {
-		return s, err
-	}
-	if _, err := store.Update(func(before *[]fault) bool {
-		for i, f := range s.Faults {
-			same := func(b fault) bool {
-				return b.Kind == f.Kind && b.Subject == f.Subject && b.Text == f.Text && b.Since <= f.Since
-			}
-			if j := slices.IndexFunc(*before, same); j >= 0 {
-				s.Faults[i].Since = (*before)[j].Since
-			}
-		}
-		changed := !slices.Equal(*before, s.Faults) && !r.plugin.Dumps()
-		*before = slices.Clone(s.Faults)
-		return changed
-	}); err != nil {
+	same := func(b, f fault) bool { return b.Kind == f.Kind && b.Subject == f.Subject && b.Text == f.Text }
+	if err := npd.Lasting(&r.store, r.plugin, s.Faults, same, func(f *fault) *time.Duration { return &f.Since }); err != nil {
 		s.Unkept = err.Error()
 	}
 	return s, nil

@@ -41,13 +41,14 @@ type reader struct {
 	plugin                *npd.Plugin
 	procfs, root, kubelet string
 	types, services       []string
+	store                 npd.Store[[]sleep]
 }
 
 // mostMounts bounds the processes that one look starts.
 const mostMounts = 64
 
 func (r *reader) read(ctx context.Context) (snapshot, error) {
-	b, err := boot.Read(r.procfs)
+	b, err := r.store.Open(r.procfs, r.plugin.StateDir, "hung")
 	if err != nil {
 		return snapshot{}, err
 	}
@@ -147,21 +148,8 @@ func (r *reader) asleep(uptime time.Duration) (now []sleep, unread, unkept strin
 			}
 		}
 	}
-	store, err := npd.BootStore[[]sleep](r.procfs, r.plugin.StateDir, "hung")
-	if err != nil {
-		return now, "", err.Error()
-	}
-	if _, err := store.Update(func(before *[]sleep) bool {
-		for i, s := range now {
-			same := func(b sleep) bool { return b.Thread == s.Thread && b.Switches == s.Switches && b.Since <= uptime }
-			if j := slices.IndexFunc(*before, same); j >= 0 {
-				now[i].Since = (*before)[j].Since
-			}
-		}
-		changed := !slices.Equal(*before, now) && !r.plugin.Dumps()
-		*before = slices.Clone(now)
-		return changed
-	}); err != nil {
+	same := func(b, s sleep) bool { return b.Thread == s.Thread && b.Switches == s.Switches }
+	if err := npd.Lasting(&r.store, r.plugin, now, same, func(s *sleep) *time.Duration { return &s.Since }); err != nil {
 		unkept = err.Error()
 	}
 	return now, "", unkept
