@@ -106,10 +106,6 @@ func install(
 	if err := c.AddNamespace(t.Context(), namespace, nil); err != nil && !apierrors.IsAlreadyExists(errors.Unwrap(err)) {
 		t.Fatal(err)
 	}
-	// The remediator of an earlier test may have left an open breaker.
-	if err := c.DeleteNodes(t.Context()); err != nil {
-		t.Fatal(err)
-	}
 	if err := c.Apply(t.Context(), []byte(strings.Join(kept, "\n---\n"))); err != nil {
 		t.Fatal(err)
 	}

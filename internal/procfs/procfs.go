@@ -1,5 +1,5 @@
-// Package procfs reads what the kernel shows of processes and of mounts. Nothing here waits for the memory of a process, as its command line
-// does: that of one that sleeps in the kernel may never come.
+// Package procfs reads what the kernel shows of processes and of mounts. Nothing here waits for the memory of a process, as its command
+// line does: that of one that sleeps in the kernel may never come.
 package procfs
 
 import (
