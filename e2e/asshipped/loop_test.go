@@ -191,7 +191,7 @@ func TestTheLoopAsShipped(t *testing.T) {
 		name string
 		run  func(*testing.T, *cluster.Cluster)
 	}{{"a new node", newNode}, {"a reset under the GPU operator", reset}, {"a reboot", reboot}, {"sweeps", sweeps},
-		{"the page's commands", commands}} {
+		{"the page's commands", commands}, {"what is forgotten", forgotten}} {
 		t.Run(step.name, func(t *testing.T) { step.run(t, c) })
 	}
 }
