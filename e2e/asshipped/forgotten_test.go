@@ -36,6 +36,9 @@ func without(t *testing.T, c *cluster.Cluster, objects ...client.Object) (undo f
 	}
 }
 
+// noDCGM is what the plugin dcgm says; e2e/node runs it in an image that has none.
+const noDCGM = "DCGM: no libdcgm.so.4 below /, /host (see docs/dcgm.md)"
+
 const lost = "Reboot gpu 0000:1b:00: Xid 79 GPU has fallen off the bus"
 
 // forgotten: each row lacks one thing that people forget. The node's Events, and the commands that the page names, say what.
@@ -90,6 +93,12 @@ func forgotten(t *testing.T, c *cluster.Cluster) {
 			m.report(conditions.GPUXidError, corev1.ConditionTrue, gpuLost)
 			m.job("reset-gpu", "reset-gpu -gpu=0000:1b:00", `{"result":"refused","message":"accelerators are held by `+exporter+`"}`, 2, nil)
 			m.says(exporter, map[string]string{"describe NODE": exporter})
+		}},
+		{"forgot-image", "the image with DCGM, or DCGM on the node", func(_ *testing.T, m *machine) {
+			m.pitcrew("check", m.node, "--yes")
+			m.job("check", "check -level=2", `{"result":"failed","message":"the diagnostic gave no result: `+noDCGM+`"}`, 1, nil)
+			m.says("sweep weekly could not run: the diagnostic gave no result: "+noDCGM, map[string]string{"describe NODE": noDCGM})
+			m.inService()
 		}},
 		{"forgot-person", "a person who approves", func(t *testing.T, m *machine) {
 			defer changePolicy(t, c, "mode: auto", "mode: approve")()
