@@ -23,6 +23,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
@@ -130,6 +131,9 @@ func run(t *testing.T, seed uint64, length time.Duration) {
 
 // check checks the history.
 func (w *world) check(t *testing.T) {
+	var now corev1.NodeList
+	clustertest.Until(t, patience, "the API server answers", func() error { return w.Client.List(w.ctx, &now, client.Limit(1)) })
+	end := revision(now.ResourceVersion)
 	caughtUp := map[string]func() error{
 		"nodes":  func() error { return w.nodes.caughtUp(w.ctx, w.Client) },
 		"leases": func() error { return w.leases.caughtUp(w.ctx, w.Client) },
@@ -142,8 +146,8 @@ func (w *world) check(t *testing.T) {
 	for what, check := range caughtUp {
 		clustertest.Until(t, patience, "the watch of "+what+" keeps up", check)
 	}
-	states := statesOf(w.nodes.inOrder())
-	leaders := leadership{leases: w.leases.inOrder(), wrote: w.writers.wrote, writers: w.writers.of, jobWriters: w.writers.ofJob}
+	states := statesOf(w.nodes.until(end))
+	leaders := leadership{leases: w.leases.until(end), wrote: w.writers.wrote, writers: w.writers.of, jobWriters: w.writers.ofJob}
 	leaders.leases = slices.DeleteFunc(leaders.leases, func(v version[*coordinationv1.Lease]) bool { return v.object.Name != quarantine.ControllerName })
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -155,15 +159,15 @@ func (w *world) check(t *testing.T) {
 	found = append(found, checkReleases(states)...)
 	found = append(found, checkManualReleases(states)...)
 	found = append(found, checkBreaker(states, leaders, w.breaker)...)
-	more, actions := checkVisits(states, leaders, w.repairs.inOrder(), w.pods.inOrder())
+	more, actions := checkVisits(states, leaders, w.repairs.until(end), w.pods.until(end))
 	found = append(found, more...)
 	found = append(found, checkForeign(states, w.writers.of, w.removed, w.cordoned, w.uncordoned)...)
 	stops, starts := 0, 0
 	for i, h := range w.jobs {
-		versions := h.inOrder()
+		versions := h.until(end)
 		more, n := checkRestarts(versions, jobs[i].isWhole())
 		found, stops = append(found, more...), stops+n
-		more, n = checkIncarnations(versions, w.pods.inOrder(), func(*metav1.PartialObjectMetadata) bool { return jobs[i].isWhole() })
+		more, n = checkIncarnations(versions, w.pods.until(end), func(*metav1.PartialObjectMetadata) bool { return jobs[i].isWhole() })
 		found, starts = append(found, more...), starts+n
 	}
 	for _, v := range found[:min(len(found), 5)] {

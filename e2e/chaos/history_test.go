@@ -148,13 +148,18 @@ func (h *history[T]) caughtUp(ctx context.Context, c client.Client) error {
 	return nil
 }
 
-// inOrder are the versions of all objects in the order of the writes.
-func (h *history[T]) inOrder() []version[T] {
+// until are the versions of all objects up to a revision, in the order of the writes. Histories are only compared up to one that all of
+// them have reached: the world goes on while they are read.
+func (h *history[T]) until(at uint64) []version[T] {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var all []version[T]
 	for _, versions := range h.versions {
-		all = append(all, versions...)
+		for _, v := range versions {
+			if v.at <= at {
+				all = append(all, v)
+			}
+		}
 	}
 	slices.SortStableFunc(all, func(a, b version[T]) int {
 		if a.at < b.at {
