@@ -30,6 +30,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/e2e/components"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 var (
@@ -176,8 +177,17 @@ func (w *world) check(t *testing.T) {
 	if len(found) > 5 {
 		t.Errorf("and %d more violations", len(found)-5)
 	}
-	quarantines, releases := map[string]bool{}, map[string]bool{}
+	quarantines, releases, isolations, visits := map[string]bool{}, map[string]bool{}, map[string]bool{}, map[visit.Kind]map[string]bool{}
 	for _, s := range states {
+		if v := s.visit(); v != nil {
+			if visits[v.Kind] == nil {
+				visits[v.Kind] = map[string]bool{}
+			}
+			visits[v.Kind][v.ID] = true
+		}
+		if s.isQuarantined() && s.record.IsIsolated() {
+			isolations[s.record.ID] = true
+		}
 		switch {
 		case s.isQuarantined():
 			quarantines[s.record.ID] = true
@@ -185,8 +195,13 @@ func (w *world) check(t *testing.T) {
 			releases[s.record.ID] = true
 		}
 	}
-	t.Logf("%d versions of nodes, %d quarantines, %d releases, %d stops of jobs, %d starts, %d came back, %d restarts of other programs, %d Jobs of visits; commands of persons %v, refused %v",
-		len(states), len(quarantines), len(releases), stops, starts, w.cameBack, w.restarts, actions, w.commands, w.refused)
+	var kinds []string
+	for kind, ids := range visits {
+		kinds = append(kinds, fmt.Sprintf("%d %s", len(ids), kind))
+	}
+	slices.Sort(kinds)
+	t.Logf("%d versions of nodes, %d quarantines, of which %d of single GPUs, %d releases, visits %q, %d stops of jobs, %d starts, %d came back, %d restarts of other programs, %d Jobs of visits; commands of persons %v, refused %v",
+		len(states), len(quarantines), len(isolations), len(releases), kinds, stops, starts, w.cameBack, w.restarts, actions, w.commands, w.refused)
 	if len(quarantines) == 0 || stops == 0 {
 		t.Log("the remediators had nothing to do or no time to do it: this world proves little")
 	}
@@ -199,6 +214,10 @@ func (w *world) checkUse(t *testing.T) {
 		t.Logf("remediator %s: %d processes, at most %d MiB, %d descriptors, %d goroutines", r.name, r.processes, r.most.mib, r.most.descriptors, r.most.goroutines)
 		if !r.most.isBounded() {
 			t.Errorf("remediator %s uses %+v", r.name, r.most)
+		}
+		t.Logf("remediator %s: ends of processes %v", r.name, r.ends)
+		for _, text := range r.unclear {
+			t.Errorf("remediator %s has ended, and nothing that the world did explains it:\n%s", r.name, text)
 		}
 		for _, text := range r.panics {
 			t.Errorf("remediator %s panicked:\n%s", r.name, text)

@@ -3,6 +3,7 @@ package chaos
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -10,28 +11,69 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/internal/repairresult"
+	"github.com/pitcrew-dev/pitcrew/remediator/devices"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
-// installRepair installs what the chart ships for visits to nodes.
-func (w *world) installRepair() error {
-	for _, file := range []string{"rbac.yaml", "templates.yaml", "admission.yaml"} {
-		text, err := os.ReadFile(filepath.Join(w.Root, "manifests", "repair", file))
+// installManifests installs files that the chart ships, too: roles, templates and admission policies.
+func (w *world) installManifests(names ...string) error {
+	for _, name := range names {
+		text, err := os.ReadFile(filepath.Join(w.Root, "manifests", name+".yaml"))
 		if err != nil {
 			return err
 		}
 		if err := w.Apply(w.ctx, text); err != nil {
-			return fmt.Errorf("install %s: %w", file, err)
+			return fmt.Errorf("install %s: %w", name, err)
 		}
 	}
 	return nil
+}
+
+// publishDevices publishes the 8 GPUs of a node as the driver of a vendor does. They are where the faults of the world are.
+func (w *world) publishDevices(node string) error {
+	s := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: node + "-gpus"}, Spec: resourceapi.ResourceSliceSpec{
+		Driver: "gpu.example.com", NodeName: &node, Pool: resourceapi.ResourcePool{Name: node, Generation: 1, ResourceSliceCount: 1},
+	}}
+	for i := range 8 {
+		s.Spec.Devices = append(s.Spec.Devices, resourceapi.Device{Name: fmt.Sprintf("gpu-%d", i), Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
+			"resource.kubernetes.io/pciBusID": {StringValue: ptr.To(fmt.Sprintf("0000:%x0:00.0", i+1))},
+		}})
+	}
+	return w.tried(func() error {
+		err := w.Client.Create(w.ctx, s.DeepCopy())
+		if apierrors.IsAlreadyExists(err) {
+			return nil
+		}
+		return err
+	})
+}
+
+// noDeviceRules tells whether no rule keeps pods off a GPU of this world.
+func (w *world) noDeviceRules() error {
+	if !w.isolates() {
+		return nil
+	}
+	var list resourceapi.DeviceTaintRuleList
+	if err := w.Client.List(w.ctx, &list); err != nil {
+		return err
+	}
+	var errs []error
+	for i := range list.Items {
+		if node := devices.NodeOf(&list.Items[i]); w.index(node) >= 0 {
+			errs = append(errs, fmt.Errorf("rule %s still keeps pods off a GPU of node %s", list.Items[i].Name, node))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // playHardware plays what the programs of visits and the GPUs do, until the context ends: KWOK runs no container. What it cannot write now

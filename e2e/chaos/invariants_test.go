@@ -228,7 +228,7 @@ func checkBudget(states []*nodeState, leaders leadership, p place) (found []viol
 			delete(late, uid)
 			continue
 		}
-		if counted[uid] != nil && !s.hasTaint(s.record.Taint.Key) {
+		if counted[uid] != nil && !s.record.IsIsolated() && !s.hasTaint(s.record.Taint.Key) {
 			// Somebody has removed it. A leader that has seen it puts it back. One that has not takes the record for forged, and the place is free.
 			delete(counted, uid)
 			late[uid] = true

@@ -105,6 +105,46 @@ type replica struct {
 	processes int
 	most      use
 	panics    []string
+	ended     string         // why the present process ends, if the world ends it
+	ends      map[string]int // of processes, by cause
+	unclear   []string       // the ends of the logs of processes that have ended for no known cause
+
+	// freezesAfter is a freeze that begins with the next write; nil: none. The write is carried out before, or once the process thaws.
+	freezesAfter atomic.Pointer[freezing]
+}
+
+// freezing is a freeze at a write.
+type freezing struct {
+	carriedOut bool
+	length     time.Duration
+}
+
+// endsBy notes that the world ends the present process, and is false if there is none yet.
+func (r *replica) endsBy(cause string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ended = cause
+	return r.process != nil
+}
+
+// countEnd counts the end of a process by its cause.
+func (r *replica) countEnd(log string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	cause := r.ended
+	switch {
+	case cause != "":
+	case strings.Contains(log, "leader election lost"):
+		cause = "has lost the lease"
+	default:
+		cause = "unclear"
+		r.unclear = append(r.unclear, log[max(0, len(log)-2000):])
+	}
+	if r.ends == nil {
+		r.ends = map[string]int{}
+	}
+	r.ends[cause]++
+	r.ended = ""
 }
 
 // supervise runs processes until the context ends.
@@ -140,7 +180,7 @@ func (r *replica) run(ctx context.Context) error {
 		return err
 	}
 	r.mu.Lock()
-	r.process = p
+	r.process, r.ended = p, ""
 	r.mu.Unlock()
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
@@ -149,12 +189,15 @@ func (r *replica) run(ctx context.Context) error {
 		case <-p.Done():
 			running = false
 		case <-ctx.Done():
+			r.endsBy("the world ends")
 			p.Kill()
 		case <-ticker.C:
 			r.measure(ctx, p.PID(), metrics)
 		}
 	}
-	if log := p.Log(); strings.Contains(log, "panic:") || strings.Contains(log, "fatal error:") {
+	log := p.Log()
+	r.countEnd(log)
+	if strings.Contains(log, "panic:") || strings.Contains(log, "fatal error:") {
 		r.mu.Lock()
 		r.panics = append(r.panics, log[max(0, len(log)-8000):])
 		r.mu.Unlock()
@@ -218,7 +261,16 @@ func (r *replica) carry(process string, request *http.Request, next http.RoundTr
 	if rand.Float64() < t.refused {
 		return &http.Response{StatusCode: http.StatusServiceUnavailable, Header: http.Header{}, Body: http.NoBody, Request: request}, nil
 	}
+	var freezes *freezing
+	if request.Method != http.MethodGet && !strings.Contains(path, "/leases") && !strings.Contains(path, "/events") {
+		if freezes = r.freezesAfter.Swap(nil); freezes != nil && !freezes.carriedOut {
+			r.freezeFor(ctx, freezes.length)
+		}
+	}
 	answer, err := next.RoundTrip(request)
+	if freezes != nil && freezes.carriedOut {
+		r.freezeFor(ctx, freezes.length)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -229,6 +281,14 @@ func (r *replica) carry(process string, request *http.Request, next http.RoundTr
 		panic(http.ErrAbortHandler)
 	}
 	return answer, nil
+}
+
+// freezeFor freezes the process for some time, which is over early when the world is healed.
+func (r *replica) freezeFor(ctx context.Context, length time.Duration) {
+	p := r.current()
+	p.Freeze()
+	pause(ctx, length)
+	p.Thaw()
 }
 
 // lateBody is that of a watch.

@@ -121,6 +121,14 @@ func plan(seed uint64, length time.Duration) []action {
 			node, flag := some(), []string{"--approve", "--stop"}[r.IntN(2)]
 			add(at, func(w *world) error { return w.byPerson(node, "repair", flag) }, "node %d: repair %s by a person", node, flag)
 		}},
+		{2, func(at time.Duration) {
+			node := some()
+			add(at, func(w *world) error { return w.byPerson(node, "check") }, "node %d: check asked for by a person", node)
+		}},
+		{2, func(at time.Duration) {
+			job := r.IntN(len(jobs))
+			add(at, func(w *world) error { return w.abort(job) }, "job %d: its restart is aborted by a person", job)
+		}},
 		{6, func(at time.Duration) { // by somebody else
 			node, repaired := some(), r.IntN(2) == 0
 			reboot(at, node)
@@ -170,6 +178,10 @@ func plan(seed uint64, length time.Duration) []action {
 			end := at + up(15*time.Second)
 			add(at, func(w *world) error { w.freeze(i); return nil }, "remediator %d freezes", i)
 			add(end, func(w *world) error { w.thaw(i); return nil }, "remediator %d thaws", i)
+		}},
+		{3, func(at time.Duration) {
+			i, f := r.IntN(2), freezing{r.IntN(2) == 0, up(12 * time.Second)}
+			add(at, func(w *world) error { w.replicas[i].freezesAfter.Store(&f); return nil }, "remediator %d freezes at its next write for %s, carried out before %v", i, f.length, f.carriedOut)
 		}},
 		{4, func(at time.Duration) {
 			i := r.IntN(2)

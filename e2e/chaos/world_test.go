@@ -71,6 +71,8 @@ spec:
       Reboot: [{template: reboot, timeout: 10s}]
     validate: {template: check, timeout: 10s}
     lemon: {repairs: 0}
+  sweeps:
+    all: {every: 40s, idleFor: 2s, maxNodes: 1, template: check}
   rules:
     gpu-xid: {match: {condition: GPUXidError, repair: [ResetGPU, Reboot, Replace]}, clearAfter: 2s, restartJobs: true}
     gpu-xid-inspect: {match: {condition: GPUXidError, repair: [Inspect]}, alertOnly: true}
@@ -90,7 +92,19 @@ var policies = []string{
 	strings.Replace(rules, "maxNodes: 4", "maxNodes: 2", 1),
 	strings.Replace(rules, "clearAfter: 2s", "clearAfter: 10s", 1),
 	strings.Replace(rules, "mode: auto", "mode: approve", 1),
+	strings.Replace(rules, "mode: enforce", "mode: observe", 1),
 	strings.Replace(rules, "mode: enforce", "mode: enforced", 1), // invalid
+}
+
+// isolates tells whether the world's GPUs are devices of dynamic resource allocation, so that a reset isolates one instead of its node.
+func (w *world) isolates() bool { return w.seed%3 == 0 }
+
+// policyOf is a policy as this world has it.
+func (w *world) policyOf(text string) string {
+	if w.isolates() {
+		return strings.Replace(text, "Replace]}, clearAfter", "Replace]}, isolate: device, clearAfter", 1)
+	}
+	return text
 }
 
 // checks are the conditions that the Node Problem Detector of each node reports.
@@ -212,7 +226,10 @@ func newWorld(t *testing.T, seed uint64) *world {
 	w.breaker = p.Breaker
 	must(w.setPolicy(rules))
 	must(c.InstallRemediator(w.ctx))
-	must(w.installRepair())
+	must(w.installManifests("repair/rbac", "repair/templates", "repair/admission"))
+	if w.isolates() {
+		must(w.installManifests("remediator/devices"))
+	}
 	must(c.AddNamespace(w.ctx, w.pool, nil))
 	w.frail, err = c.StartKubelets(w.ctx, w.pool)
 	must(err)
@@ -257,6 +274,11 @@ func (w *world) index(name string) int {
 }
 
 func (w *world) addNode(i int) error {
+	if w.isolates() {
+		if err := w.publishDevices(w.node(i)); err != nil {
+			return err
+		}
+	}
 	_, err := w.AddNodes(w.ctx, w.pool, 1, func(n *corev1.Node) {
 		n.Name = w.node(i)
 		n.Labels[corev1.LabelHostname] = n.Name
@@ -415,13 +437,14 @@ func (w *world) replace(i int) error {
 }
 
 func (w *world) kill(i int) {
-	if p := w.replicas[i].current(); p != nil {
-		p.Kill()
+	if r := w.replicas[i]; r.endsBy("killed") {
+		r.current().Kill()
 	}
 }
 
 func (w *world) stop(i int) {
-	if p := w.replicas[i].current(); p != nil {
+	if r := w.replicas[i]; r.endsBy("stopped") {
+		p := r.current()
 		p.Thaw()
 		p.Stop(5 * time.Second)
 	}
@@ -448,7 +471,7 @@ func (w *world) outage(d time.Duration) error {
 // setPolicy replaces the file as a whole, as a mounted ConfigMap is.
 func (w *world) setPolicy(text string) error {
 	next := w.policy + ".next"
-	if err := os.WriteFile(next, []byte(text), 0o600); err != nil {
+	if err := os.WriteFile(next, []byte(w.policyOf(text)), 0o600); err != nil {
 		return err
 	}
 	return os.Rename(next, w.policy)
@@ -731,6 +754,7 @@ func (w *world) atRest() error {
 			errs = append(errs, err)
 		}
 	}
+	errs = append(errs, w.noDeviceRules())
 	if len(errs) > 0 {
 		errs = append(errs, w.readyAgain(list.Items))
 	}
@@ -840,10 +864,20 @@ func (w *world) plugin(args ...string) error {
 
 // byPerson has a person do something with a node, which the plugin may refuse.
 func (w *world) byPerson(i int, command string, flags ...string) error {
-	err := w.plugin(append([]string{command, w.node(i)}, flags...)...)
+	return w.asPerson(append([]string{command, w.node(i)}, flags...)...)
+}
+
+// abort has a person abort the restart of a job, which the plugin refuses if there is none.
+func (w *world) abort(i int) error {
+	kind := jobs[i].kind
+	return w.asPerson("abort", fmt.Sprintf("%ss.%s.%s/%s", strings.ToLower(kind.Kind), kind.Version, kind.Group, jobs[i].name), "-n", w.pool)
+}
+
+func (w *world) asPerson(args ...string) error {
+	err := w.plugin(args...)
 	w.note(func() {
-		if w.commands[command]++; err != nil {
-			w.refused[command]++
+		if w.commands[args[0]]++; err != nil {
+			w.refused[args[0]]++
 		}
 	})
 	return w.ctx.Err()
