@@ -901,10 +901,10 @@ func (w *world) childrenOf(o *unstructured.Unstructured, pods []corev1.Pod) (tex
 	return text
 }
 
-// restartOthers has the other programs of the cluster start again, as a person does when nothing goes on. After an outage of the API server those
-// of Kubernetes 1.37 and KWOK 0.8 at times do nothing for ten minutes: no pods for a job, no end of a pod that was deleted, no renewed lease.
-// They also wait that long before they create pods for a Job of which persons have deleted several, or for one under the name of a job that
-// was just deleted (pkg/controller/job/backoff_utils.go of Kubernetes).
+// restartOthers has the other programs of the cluster start again, as a person does when nothing goes on: after an outage of the API server
+// each watch of theirs waits for up to a minute, see [cluster.Cluster.RestartControllers], and the Job controller waits up to ten minutes
+// before it creates pods for a Job of which persons have deleted several, or for one under the name of a job that was just deleted
+// (pkg/controller/job/backoff_utils.go of Kubernetes).
 func (w *world) restartOthers() error {
 	w.restarts++
 	w.RestartControllers()

@@ -243,8 +243,9 @@ func (c *Cluster) startControllers(opts Options) error {
 	return nil
 }
 
-// RestartControllers has the controller manager start again, if the API server was stopped before. That of Kubernetes 1.37 has been seen to
-// do nothing for ten minutes after an outage.
+// RestartControllers has the controller manager start again, if the API server was stopped before. Each of its watches waits for up to a
+// minute before it is begun anew, as client-go's reflector does whose watch has failed several times (30 s times 1 to 2; two quiet minutes
+// make it forget). What needs two of them, as the pods of a Job, has been seen to take 86 s.
 func (c *Cluster) RestartControllers() {
 	if c.wasDown.Load() {
 		c.controllers.Load().signal(syscall.SIGKILL) // see [Cluster.keep]
