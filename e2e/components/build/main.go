@@ -59,6 +59,9 @@ func build(ctx context.Context, arch string, names []string) error {
 	if err != nil {
 		return err
 	}
+	if err := components.CheckRoom(ctx); err != nil {
+		return err
+	}
 	return components.BuildWith(ctx, os.Stderr, root, wanted, programs)
 }
 
