@@ -116,11 +116,12 @@ operators:
 	@go run ./e2e/components/build $(SHARED) kube$(KUBERNETES:%=-%) training-operator training-operator-1.9 mpi-operator trainer \
 		kuberay lws kueue volcano-controller-manager volcano-webhook-manager volcano-scheduler slurm-operator
 
-# SEED is that of the first world, FOR how long worlds go wrong; each has a minute, and the next seed. With TAGS=operators the jobs are those of
+# SEED is that of the first world, FOR how long worlds go wrong; each has a minute, or WORLD, and the next seed. With TAGS=operators the jobs are those of
 # the operators of `make operators`.
 .PHONY: chaos
 chaos: components ## random worlds beside real remediators that are killed: make chaos SEED=7 FOR=1h; a failure names its seed
-	go test ./e2e/chaos -vet=off $(TAGS:%=-tags %) -count=1 -timeout 0 -v -run 'TestChaos$$' -args -seed $(or $(SEED),5) -for $(or $(FOR),1m)
+	go test ./e2e/chaos -vet=off $(TAGS:%=-tags %) -count=1 -timeout 0 -v -run 'TestChaos$$' -args -seed $(or $(SEED),5) -for $(or $(FOR),1m) \
+		-world $(or $(WORLD),1m)
 
 .PHONY: week silences nightly
 week: test-components

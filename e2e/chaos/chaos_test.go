@@ -35,12 +35,13 @@ import (
 
 var (
 	firstSeed = flag.Uint64("seed", 5, "of the first world; the next ones count up. In that of the default remediators are killed early, and much is done after that")
-	length    = flag.Duration("for", 20*time.Second, "how `long` worlds go wrong one after the other, at most a minute each; the time in which they come to rest is not counted")
+	length    = flag.Duration("for", 20*time.Second, "how `long` worlds go wrong one after the other; the time in which they come to rest is not counted")
+	most      = flag.Duration("world", worldLength, "how `long` one of them goes wrong at most")
 	loud      = flag.Bool("loud", false, "print each action as it is done")
 )
 
 const (
-	// worldLength is how long one world goes wrong.
+	// worldLength is how long one world goes wrong by default.
 	worldLength = time.Minute
 	// pace is the average time between two actions.
 	pace = 300 * time.Millisecond
@@ -63,10 +64,11 @@ func TestChaos(t *testing.T) {
 		t.Fatal(err)
 	}
 	seed := *firstSeed
-	for left := *length; left > 0; left -= worldLength {
-		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) { run(t, seed, min(left, worldLength)) })
+	for left := *length; left > 0; left -= *most {
+		length := min(left, *most)
+		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) { run(t, seed, length) })
 		if t.Failed() {
-			t.Fatalf("again: make chaos SEED=%d FOR=%s", seed, min(left, worldLength))
+			t.Fatalf("again: make chaos SEED=%d FOR=%s WORLD=%s", seed, length, length)
 		}
 		seed++
 	}
