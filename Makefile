@@ -51,6 +51,8 @@ KERNEL_LOG := e2e/detect e2e/kernellog internal/kmsg
 REAL_NODE  := e2e/node e2e/newcomer
 # These run operators of other kinds of job than JobSet.
 OPERATORS  := e2e/slurm
+# It reads what `make site` has made.
+SITE       := site
 # These test what the repository promises about itself, or let an API server be away for minutes.
 SLOW       := e2e/outage e2e/contributing e2e/hardware e2e/components images/release
 
@@ -77,7 +79,7 @@ test: test-packages test-kernel-log ## what to run before a commit: the pure tes
 # Without WITHOUT. The longest come first: at the end one of them would run alone.
 test-packages: test-components nft chromium bin/debian
 	@$(call GOTEST,$$(go list ./remediator/visits ./e2e/attacks ./remediator ./manifests/chart ./kubectl-pitcrew ./e2e/deadnode ./e2e/scale ./monitors ./... | awk '!seen[$$0]++' | \
-		grep -vE '/pitcrew/($(subst $() ,|,$(strip $(KERNEL_LOG) $(REAL_NODE) $(OPERATORS) $(SLOW) e2e/lint e2e/vuln $(WITHOUT))))$$'),$(TEST_FLAGS))
+		grep -vE '/pitcrew/($(subst $() ,|,$(strip $(KERNEL_LOG) $(REAL_NODE) $(OPERATORS) $(SLOW) $(SITE) e2e/lint e2e/vuln $(WITHOUT))))$$'),$(TEST_FLAGS))
 
 test-kernel-log: test-components nft bin/debian ## the tests that write to this machine's kernel log
 	@$(call GOTEST,$(addprefix ./,$(KERNEL_LOG)),-timeout 30m -p 1)
@@ -131,7 +133,7 @@ silences: test-components
 	go test ./e2e/outage -vet=off -count=1 -timeout 30m -v -run Silent -args -silences
 
 nightly: week silences ## what is too long for CI: a week of sweeps, silent watches, an hour of chaos, and the operators on the older Kubernetes
-	@$(MAKE) --no-print-directory chaos FOR=1h
+	@$(MAKE) --no-print-directory site chaos FOR=1h
 	@$(MAKE) --no-print-directory test-operators KUBERNETES=1.36
 
 build: ## build plugins, remediator, preflight, repair and kubectl plugin into bin/
@@ -141,10 +143,12 @@ build: ## build plugins, remediator, preflight, repair and kubectl plugin into b
 components: ## fetch or build the real components of `make test` and `make test-node` (once; minutes on a fresh machine)
 	@go run ./e2e/components/build $(SHARED) kubelet dra-example-driver slurm-operator
 
-lint: ## the rules of .golangci.yml, tests of these rules, and known vulnerabilities
-	@go run ./e2e/components/build golangci-lint
+lint: shellcheck ## the rules of .golangci.yml, tests of these rules, workflows, scripts, and known vulnerabilities
+	@go run ./e2e/components/build golangci-lint actionlint
 	$(LINTER) run ./...
 	cd images/build && ../../$(LINTER) run ./...
+	bin/components/actionlint
+	@if command -v shellcheck >/dev/null; then set -x; shellcheck $$(git grep -lE '^#!.*\b(ba)?sh$$' -- '*.sh' .ci '*/testdata/*-smi' 'kubectl-pitcrew/*complete*'); fi
 	go test -vet=off ./e2e/lint ./e2e/vuln
 	@$(MAKE) --no-print-directory vuln
 
@@ -178,14 +182,26 @@ release: ## the files of a release, into bin/release: make release VERSION=v0.2.
 	@$(MAKE) --no-print-directory images
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) go run ./images/release -version "$(VERSION)"
 
-publish: ## upload bin/release to a draft on GitHub and the images and the chart to ghcr.io; needs gh, skopeo and a login to both
+publish: push draft ## upload bin/release to a draft on GitHub and the images and the chart to ghcr.io; needs gh, skopeo and a login to both
+
+.PHONY: push draft
+push:
 	@go run ./e2e/components/build helm
 	cd bin/release && sha256sum --check --strict --quiet checksums.txt
 	@for image in npd-plugins plugins preflight remediator; do \
 		skopeo copy --all oci-archive:bin/release/$$image.tar "docker://ghcr.io/pitcrew-dev/$$image:$(VERSION)"; done
 	$(HELM) push "bin/release/pitcrew-$(VERSION:v%=%).tgz" oci://ghcr.io/pitcrew-dev/charts
+
+draft:
 	gh release create "$(VERSION)" --verify-tag --draft --title "$(VERSION)" \
 		--notes "What has changed: https://github.com/pitcrew-dev/pitcrew/blob/$(VERSION)/CHANGELOG.md" bin/release/*
+
+# The site is not part of `make test`: Hugo is a large program that nothing else needs.
+.PHONY: site
+site: chromium ## the pages of docs/ as a site in bin/site, with search and without a server; checks its links and looks at it in a browser
+	@go run ./e2e/components/build hugo
+	bin/components/hugo --config site/hugo.yaml --destination bin/site --cleanDestinationDir --cacheDir "$(CURDIR)/bin/hugo-cache" --noBuildLock --panicOnWarning
+	go test ./site -vet=off -count=1
 
 .PHONY: hardware-kit
 hardware-kit: ## one archive, bin/hardware-kit.tar.gz, that checks everything on a machine with GPUs in five minutes
@@ -231,6 +247,10 @@ xfs: nft
 chromium: xfs
 	@if [ "$$(id -u)" = 0 ] && ! command -v chromium-headless-shell >/dev/null; then \
 		$(APT) update && $(APT) install -y --no-install-recommends chromium-headless-shell fonts-liberation >/dev/null; fi
+
+.PHONY: shellcheck
+shellcheck:
+	@if [ "$$(id -u)" = 0 ] && ! command -v shellcheck >/dev/null; then $(APT) update && $(APT) install -y --no-install-recommends shellcheck >/dev/null; fi
 
 # Programs that the tests run but must not install: chrony would replace the machine's own time daemon, NVIDIA's library is in
 # non-free, which the machine's own sources may leave out, and Prometheus would start services.

@@ -152,6 +152,12 @@ var (
 	}
 	// Gotestsum runs go test, and a test that failed once more by itself.
 	Gotestsum = Component{Name: "gotestsum", Dir: "gotestsum", Package: "gotest.tools/gotestsum", Module: "gotest.tools/gotestsum"}
+	// Actionlint checks the workflows of GitHub.
+	Actionlint = Component{
+		Name: "actionlint", Dir: "actionlint", Package: "github.com/rhysd/actionlint/cmd/actionlint", Module: "github.com/rhysd/actionlint",
+	}
+	// Hugo makes the site of `make site`. No test of `make test` needs it.
+	Hugo = Component{Name: "hugo", Dir: "hugo", Package: "github.com/gohugoio/hugo", Module: "github.com/gohugoio/hugo"}
 	// Govulncheck reports known vulnerabilities.
 	Govulncheck = Component{
 		Name: "govulncheck", Dir: "govulncheck", Package: "golang.org/x/vuln/cmd/govulncheck", Module: "golang.org/x/vuln",
@@ -162,7 +168,7 @@ var (
 var All = []Component{
 	Kube, Kubelet, KWOK, JobSet, NodeProblemDetector, Helm, DRAExampleDriver,
 	TrainingOperator, TrainingOperator19, MPIOperator, Trainer, KubeRay, LWS, Kueue, SlurmOperator, VolcanoControllers, VolcanoWebhooks, VolcanoScheduler,
-	GolangCILint, Gotestsum, Govulncheck,
+	GolangCILint, Gotestsum, Govulncheck, Actionlint, Hugo,
 }
 
 // VariableKubernetes is the environment variable that chooses an older minor version of [Kube], for example 1.36, among
