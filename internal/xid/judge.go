@@ -275,16 +275,17 @@ func (c Case) inherit(since, i int) conditions.Repair {
 	return judged
 }
 
-// recurs reports whether an application's error follows the GPU rather than the application: at least three episodes at
-// least 30 minutes apart, from at least two applications known by name, while no other GPU of the node shows the same
+// recurs reports whether an application's error follows the GPU rather than the application: within a day at least three episodes
+// at least 30 minutes apart, from at least two applications known by name, while no other GPU of the node shows the same
 // code within five minutes, which would be one job failing everywhere. For an Xid 13 the place on the GPU must be the same.
+// See docs/adr/0064-errors-of-applications-recur-within-a-day.md.
 func recurs(events []Event, since int, e Event) bool {
-	const apart, together, episodes, applications = 30 * time.Minute, 5 * time.Minute, 3, 2
+	const day, apart, together, episodes, applications = 24 * time.Hour, 30 * time.Minute, 5 * time.Minute, 3, 2
 	names := map[string]bool{}
 	count := 0
 	var last time.Duration
 	for _, o := range events[since:] {
-		if o.Kind != KindXid || o.Code != e.Code || o.Device != e.Device || o.Unit != e.Unit {
+		if o.Kind != KindXid || o.Code != e.Code || o.Device != e.Device || o.Unit != e.Unit || e.At-o.Last > day {
 			continue
 		}
 		elsewhere := slices.ContainsFunc(events, func(x Event) bool {

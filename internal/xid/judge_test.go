@@ -177,6 +177,19 @@ func TestJudge(t *testing.T) {
 			[]string{"0 a 31, pid=1, name=x, y", "1900 a 31, pid=2, name=z, y", "3800 a 31, pid=3, name=x, y"}, later,
 			"Inspect a Xid 31 GPU memory page fault, recurring with several applications",
 		},
+		"31 recurring within a day": {
+			[]string{"0 a 31, pid=1, name=x, y", "1900 a 31, pid=2, name=z, y", "86399 a 31, pid=3, name=x, y"}, later,
+			"Inspect a Xid 31 GPU memory page fault, recurring with several applications",
+		},
+		"31 recurring in more than a day": {
+			[]string{"0 a 31, pid=1, name=x, y", "1900 a 31, pid=2, name=z, y", "86401 a 31, pid=3, name=x, y"}, later,
+			"RestartApp a Xid 31 GPU memory page fault",
+		},
+		// What was found stays, however much later another application fails.
+		"31 recurring, then once more after a week": {
+			[]string{"0 a 31, pid=1, name=x, y", "1900 a 31, pid=2, name=z, y", "3800 a 31, pid=3, name=x, y", "604800 a 31, pid=4, name=x, y"}, later,
+			"Inspect a Xid 31 GPU memory page fault, recurring with several applications",
+		},
 		"31 recurring with one application": {
 			[]string{"0 a 31, pid=1, name=x, y", "1900 a 31, pid=2, name=x, y", "3800 a 31, pid=3, name=x, y"}, later, "RestartApp a Xid 31 GPU memory page fault",
 		},
