@@ -121,14 +121,14 @@ type texts struct {
 func parse(args []string, env func(string) string) (options, error) {
 	o := options{env: env, connect: inCluster}
 	var t texts
-	f := flag.NewFlagSet("preflight", flag.ContinueOnError)
+	f := flags.NewSet("preflight")
 	f.SetOutput(io.Discard) // the caller prints the error; Parse prints the usage for -h and for a bad flag alike
 	o.groupFlags(f, &t)
 	o.testFlags(f, &t)
 	f.BoolVar(&o.bestEffort, "best-effort", false, "exit 0 also when the result is unknown")
-	f.IntVar(&o.port, "port", 29400, "`port` on which rank 0 listens for the other ranks")
+	f.IntVar(&o.port, "port", 29400, "`port` on which rank 0 listens for the other ranks", 1, 65535)
 	f.DurationVar(&o.meetTimeout, "meet-timeout", 5*time.Minute,
-		"how long rank 0 waits for the other ranks, and they for rank 0; also the time limit of one -check")
+		"how long rank 0 waits for the other ranks, and they for rank 0; also the time limit of one -check", 10*time.Millisecond, flags.Day)
 	o.fileFlags(f)
 	f.BoolVar(&o.version, "version", false, "print the version and exit")
 	if err := f.Parse(args); errors.Is(err, flag.ErrHelp) {
@@ -147,12 +147,12 @@ func parse(args []string, env func(string) string) (options, error) {
 }
 
 // groupFlags are the flags that say which rank this is, and on which node.
-func (o *options) groupFlags(f *flag.FlagSet, t *texts) {
+func (o *options) groupFlags(f *flags.Set, t *texts) {
 	f.StringVar(&t.rank, "rank", gang.First(o.env, gang.Rank), "`number` of this rank, from 0")
 	f.StringVar(&t.size, "size", gang.First(o.env, gang.Size), "`number` of ranks")
 	f.StringVar(&t.leader, "leader", gang.First(o.env, gang.Leader),
 		"`host` of rank 0, e.g. train-0.train for Job train with a headless Service of the same name")
-	flags.List(f, &t.peers, "peers", "comma-separated `hosts` in the order of ranks, instead of -size and -leader", nil)
+	flags.List(f.FlagSet, &t.peers, "peers", "comma-separated `hosts` in the order of ranks, instead of -size and -leader", nil)
 	f.BoolVar(&o.fromPod, "from-pod", false,
 		"find rank, size and rank 0 by this pod, POD_NAME in POD_NAMESPACE, and by its Job, instead of by -rank, -size and -leader")
 	f.StringVar(&o.node, "node", o.env("NODE_NAME"), "`name` of this node")
@@ -160,10 +160,10 @@ func (o *options) groupFlags(f *flag.FlagSet, t *texts) {
 }
 
 // testFlags are the flags that say what is tested.
-func (o *options) testFlags(f *flag.FlagSet, t *texts) {
-	f.IntVar(&o.rounds, "rounds", schedule.MaxRounds, "rounds of pair tests, at most 5")
-	f.IntVar(&o.adaptive, "adaptive-rounds", 2, "further rounds for suspects, at most 2")
-	f.Float64Var(&o.threshold, "threshold", 0, "lowest acceptable bandwidth in `GiB/s`; 0 compares the nodes only with each other")
+func (o *options) testFlags(f *flags.Set, t *texts) {
+	f.IntVar(&o.rounds, "rounds", schedule.MaxRounds, "rounds of pair tests, at most 5", 0, schedule.MaxRounds)
+	f.IntVar(&o.adaptive, "adaptive-rounds", 2, "further rounds for suspects, at most 2", 0, 2)
+	f.Float64Var(&o.threshold, "threshold", 0, "lowest acceptable bandwidth in `GiB/s`; 0 compares the nodes only with each other", 0, 1e6)
 	f.Func("check", "`command` of a local check, e.g. a plugin: exit 1 means that this node is bad; may be repeated", func(s string) error {
 		o.checks = append(o.checks, s)
 		return nil
@@ -186,8 +186,10 @@ func (o *options) testFlags(f *flag.FlagSet, t *texts) {
 	f.StringVar(&t.pattern, "bandwidth", `Avg bus bandwidth\s*:\s*([0-9.]+)`,
 		"`regexp` whose first group is the command's figure; the default is that of nccl-tests")
 	f.StringVar(&t.unit, "unit", "GB/s", "`unit` of the command's figure: GiB/s, GB/s or Gb/s")
-	f.DurationVar(&o.pair.timeout, "pair-timeout", time.Minute, "time limit of one pair test and of one -figure")
-	f.DurationVar(&o.pair.duration, "tcp-duration", 2*time.Second, "how long the TCP test sends in each direction")
+	f.DurationVar(&o.pair.timeout, "pair-timeout", time.Minute, "time limit of one pair test and of one -figure",
+		10*time.Millisecond, flags.Day)
+	f.DurationVar(&o.pair.duration, "tcp-duration", 2*time.Second, "how long the TCP test sends in each direction",
+		time.Millisecond, time.Hour)
 }
 
 // completeTests checks the values of the tests and of the node.
@@ -203,11 +205,8 @@ func (o *options) completeTests(t texts) (err error) {
 		return fmt.Errorf("-unit %q is not GiB/s, GB/s or Gb/s", t.unit)
 	}
 	o.pair.scale = scale
-	switch {
-	case o.node == "":
+	if o.node == "" {
 		return errors.New("-node, or NODE_NAME, must name this node")
-	case o.rounds < 0 || o.rounds > schedule.MaxRounds || o.adaptive < 0 || o.adaptive > 2:
-		return errors.New("-rounds is from 0 to 5, -adaptive-rounds from 0 to 2")
 	}
 	return nil
 }

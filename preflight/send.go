@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"io/fs"
@@ -16,11 +15,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/pitcrew-dev/pitcrew/internal/flags"
 	"github.com/pitcrew-dev/pitcrew/internal/preflight/report"
 )
 
 // fileFlags are the flags for reports in files of the host, which are at the same place for kcover and for this program.
-func (o *options) fileFlags(f *flag.FlagSet) {
+func (o *options) fileFlags(f *flags.Set) {
 	f.StringVar(&o.out, "out", "", "write the report to `folder`/<namespace>/<workload>-<rank>.json, as kcover does")
 	f.StringVar(&o.send, "send", "", "test nothing: write the report that kcover's container has left in `folder` to a ConfigMap")
 	f.StringVar(&o.runID, "run", "",

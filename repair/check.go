@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"log/slog"
 	"os"
@@ -12,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pitcrew-dev/pitcrew/internal/flags"
 	"github.com/pitcrew-dev/pitcrew/internal/maintenance"
 	"github.com/pitcrew-dev/pitcrew/internal/repairresult"
 )
@@ -28,9 +28,9 @@ type checkAction struct {
 	args, plugin []string
 }
 
-func (a *checkAction) flags(f *flag.FlagSet) {
+func (a *checkAction) flags(f *flags.Set) {
 	a.node.flags(f, 30*time.Second)
-	f.IntVar(&a.level, "level", 2, "level of DCGM's diagnostics, 1 to 4: seconds, minutes, half an hour, hours")
+	f.IntVar(&a.level, "level", 2, "level of DCGM's diagnostics, 1 to 4: seconds, minutes, half an hour, hours", 1, 4)
 	f.StringVar(&a.dcgm, "dcgm", "", "`path` of the plugin dcgm, which runs them (default: beside this program); what follows -- are flags of it")
 	for _, name := range []string{"dcgm-root", "dcgm-libraries", "nvvs", "hostengine"} {
 		where := "`value` of this flag of the plugin dcgm: where DCGM is"
@@ -38,16 +38,12 @@ func (a *checkAction) flags(f *flag.FlagSet) {
 	}
 	f.BoolVar(&a.command, "command", false, "run the command that follows -- instead: exit 0 means healthy, 1 a problem, else it failed")
 	f.BoolVar(&a.allowHolders, "allow-holders", false, "run although processes or pods hold accelerators")
-	f.DurationVar(&a.timeout, "timeout", 40*time.Minute, "limit of the check; three quarters of it are DCGM's")
+	f.DurationVar(&a.timeout, "timeout", 40*time.Minute, "limit of the check; three quarters of it are DCGM's", time.Second, flags.Day)
 }
 
 func (a *checkAction) check(args []string) error {
 	a.args = args
 	switch {
-	case a.level < 1 || a.level > 4:
-		return fmt.Errorf("-level %d is not 1 to 4", a.level)
-	case a.timeout <= 0:
-		return fmt.Errorf("-timeout %s is no time", a.timeout)
 	case a.command && len(args) == 0:
 		return errors.New("-command needs a command after --")
 	case !a.command && len(args) > 0 && !strings.HasPrefix(args[0], "-"):

@@ -83,11 +83,11 @@ func TestCheck(t *testing.T) {
 		t.Errorf("dcgm %s", args)
 	}
 	want(t, check("-dcgm", n.path("none")), repairresult.Failed, "no such file or directory")
-	want(t, check("-level", "5"), repairresult.Refused, "-level 5 is not 1 to 4")
+	want(t, check("-level", "5"), repairresult.Refused, `invalid value "5" for flag -level: not from 1 to 4`)
 	want(t, check("true"), repairresult.Refused, `unexpected argument "true": only -command takes a command`)
 	n.file("dcgm", "#!/bin/sh\nexec sleep infinity\n")
 	want(t, check("-timeout", "1s"), repairresult.Failed, "dcgm -run gave no answer within 1s")
-	want(t, check("-timeout", "0s"), repairresult.Refused, "-timeout 0s is no time")
+	want(t, check("-timeout", "0s"), repairresult.Refused, `invalid value "0s" for flag -timeout: not from 1s to 24h0m0s`)
 	n.untouched()
 }
 

@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"slices"
 	"strings"
@@ -17,15 +16,18 @@ type holding struct {
 	devices, tolerate, driverNamespaces []string
 }
 
-func (h *holding) flags(f *flag.FlagSet) {
+func (h *holding) flags(f *flags.Set) {
 	const kubelet = "/var/lib/kubelet/pod-resources/kubelet.sock"
 	f.StringVar(&h.podResources, "pod-resources", kubelet, "`path` of the kubelet's pod resources socket")
 	f.StringVar(&h.podLogs, "pod-logs", "/var/log/pods", "`directory` of the logs of pods, for the names of those that hold a device")
-	flags.List(f, &h.devices, "devices", "`beginnings` of the paths of device files that nobody may hold (default: the vendor's)", checkPath)
-	flags.List(f, &h.tolerate, "tolerate", "`names` of programs that may hold devices as services of systemd, besides the vendor's", nil)
+	flags.List(f.FlagSet, &h.devices, "devices", "`beginnings` of the paths of device files that nobody may hold (default: the vendor's)",
+		checkPath)
+	flags.List(f.FlagSet, &h.tolerate, "tolerate", "`names` of programs that may hold devices as services of systemd, besides the vendor's",
+		nil)
 	// Nobody but an administrator makes pods there, and the operator's driver pod has the services of the driver.
 	h.driverNamespaces = []string{"gpu-operator"}
-	flags.List(f, &h.driverNamespaces, "driver-namespaces", "`namespaces` in whose pods the driver's own programs may hold devices", nil)
+	flags.List(f.FlagSet, &h.driverNamespaces, "driver-namespaces", "`namespaces` in whose pods the driver's own programs may hold devices",
+		nil)
 }
 
 // checkPath refuses what no device file begins with: nothing would be found to hold a device.

@@ -35,6 +35,7 @@ import (
 	"syscall"
 
 	"github.com/pitcrew-dev/pitcrew/internal/boot"
+	"github.com/pitcrew-dev/pitcrew/internal/flags"
 	"github.com/pitcrew-dev/pitcrew/internal/repairresult"
 	"github.com/pitcrew-dev/pitcrew/internal/version"
 )
@@ -58,7 +59,7 @@ func main() { os.Exit(run(os.Args[1:], os.Stdout)) }
 
 // action is a command with its flags.
 type action interface {
-	flags(f *flag.FlagSet)
+	flags(f *flags.Set)
 	// check refuses flags that do not go together; args are what follows the flags.
 	check(args []string) error
 	run(ctx context.Context, report func(repairresult.Result)) (repairresult.Result, error)
@@ -99,7 +100,7 @@ func run(args []string, stdout io.Writer) int {
 	default:
 		return refused(fmt.Errorf("%q is none of check, reset-gpu and reboot", name))
 	}
-	f := flag.NewFlagSet("repair "+name, flag.ContinueOnError)
+	f := flags.NewSet("repair " + name)
 	f.SetOutput(io.Discard) // Parse prints the usage for -h and for a bad flag alike
 	f.StringVar(&terminationLog, "termination-log", terminationLog, "`file` that gets the result, too; empty for none")
 	a.flags(f)

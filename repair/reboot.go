@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"log/slog"
 	"os"
@@ -17,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/pitcrew-dev/pitcrew/internal/boot"
+	"github.com/pitcrew-dev/pitcrew/internal/flags"
 	"github.com/pitcrew-dev/pitcrew/internal/repairresult"
 )
 
@@ -28,14 +28,17 @@ type rebootAction struct {
 	timeout, wait, idleLimit time.Duration
 }
 
-func (a *rebootAction) flags(f *flag.FlagSet) {
+func (a *rebootAction) flags(f *flags.Set) {
 	f.StringVar(&a.bootID, "boot-id", "", "`id` of the boot that the reboot ends; in another boot nothing is done")
 	f.StringVar(&a.bus, "bus", "/run/dbus/system_bus_socket", "`path` of the socket of the host's system bus, on which logind is")
-	f.DurationVar(&a.timeout, "timeout", 30*time.Second, "limit of writing files to disk, and of each call of logind")
-	f.DurationVar(&a.wait, "wait", 10*time.Minute, "how long the node may take to end this program after logind has agreed; after that it has failed")
+	f.DurationVar(&a.timeout, "timeout", 30*time.Second, "limit of writing files to disk, and of each call of logind",
+		10*time.Millisecond, time.Hour)
+	f.DurationVar(&a.wait, "wait", 10*time.Minute, "how long the node may take to end this program after logind has agreed; after that it has failed",
+		0, flags.Day)
 	a.holding.flags(f)
 	f.BoolVar(&a.allowHolders, "allow-holders", false, "reboot although processes or pods hold accelerators")
-	f.DurationVar(&a.idleLimit, "wait-idle", 30*time.Second, "how long to wait for holders of a device; after that it refuses")
+	f.DurationVar(&a.idleLimit, "wait-idle", 30*time.Second, "how long to wait for holders of a device; after that it refuses",
+		0, flags.Day)
 }
 
 var bootIDPattern = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"log/slog"
 	"regexp"
@@ -27,13 +26,13 @@ type node struct {
 	wait time.Duration
 }
 
-func (n *node) flags(f *flag.FlagSet, wait time.Duration) {
+func (n *node) flags(f *flags.Set, wait time.Duration) {
 	f.StringVar(&n.stateDir, "state-dir", "/run/pitcrew", "state `directory` of the node's plugins, for the maintenance file, the lock and what must be put back")
 	f.StringVar(&n.systemd, "systemd", systemd.Socket, "`path` of systemd's private socket; where there is none, no service is stopped or started")
 	f.StringVar(&n.sysfs, "sysfs", "/sys", "`path` of the sysfs of the host")
 	f.StringVar(&n.vendor, "vendor", "", "`name` of the vendor, nvidia, metax or ascend (default: what is on the PCI bus)")
 	n.holding.flags(f)
-	f.DurationVar(&n.wait, "wait", wait, "how long to wait for processes and pods that hold a device; after that it refuses")
+	f.DurationVar(&n.wait, "wait", wait, "how long to wait for processes and pods that hold a device; after that it refuses", 0, flags.Day)
 }
 
 func (n *node) check() error {
@@ -65,18 +64,22 @@ type resetAction struct {
 	settle                      time.Duration
 }
 
-func (a *resetAction) flags(f *flag.FlagSet) {
+func (a *resetAction) flags(f *flags.Set) {
 	a.node.flags(f, 30*time.Second)
-	flags.List(f, &a.gpus, "gpu", "PCI `addresses` of the GPUs, e.g. 0000:4e:00,0000:5f:00", checkAddress)
+	flags.List(f.FlagSet, &a.gpus, "gpu", "PCI `addresses` of the GPUs, e.g. 0000:4e:00,0000:5f:00", checkAddress)
 	f.BoolVar(&a.all, "all", false, "reset all GPUs if -gpu is empty, which else is refused")
 	f.BoolVar(&a.rehearse, "dry-run", false, "look for holders, say what would be done, and refuse to do it")
-	flags.List(f, &a.clients, "clients", "`services` of systemd that are stopped before and started again afterwards (default: those of NVIDIA; empty: none)", nil)
+	flags.List(f.FlagSet, &a.clients, "clients", "`services` of systemd that are stopped before and started again afterwards (default: those of NVIDIA; empty: none)",
+		nil)
 	f.StringVar(&a.tool, "tool", "", "`path` of the vendor's tool below -root (default: nvidia-smi, mx-smi or npu-smi where they are installed)")
 	f.StringVar(&a.root, "root", "", "`directory` that the tool takes for / (default: the first of "+strings.Join(roots[:2], ", ")+" and / that has it)")
-	f.DurationVar(&a.timeout, "timeout", 8*time.Minute, "limit of the run; putting everything back may take 2m more")
-	f.DurationVar(&a.resetLimit, "reset-timeout", 3*time.Minute, "limit of one call of the tool that resets")
-	f.DurationVar(&a.verify, "verify", time.Minute, "how long a GPU may take to answer after the reset")
-	f.DurationVar(&a.settle, "settle", -1, "pause between the reset and the first question (default: 20s for ascend, as its documentation asks, else none)")
+	f.DurationVar(&a.timeout, "timeout", 8*time.Minute, "limit of the run; putting everything back may take 2m more",
+		time.Second, flags.Day)
+	f.DurationVar(&a.resetLimit, "reset-timeout", 3*time.Minute, "limit of one call of the tool that resets",
+		10*time.Millisecond, flags.Day)
+	f.DurationVar(&a.verify, "verify", time.Minute, "how long a GPU may take to answer after the reset", 0, flags.Day)
+	f.DurationVar(&a.settle, "settle", -1, "pause between the reset and the first question (default: 20s for ascend, as its documentation asks, else none)",
+		0, time.Hour)
 }
 
 var address = regexp.MustCompile(`^([0-9a-f]{4,8}):[0-9a-f]{2}:[01][0-9a-f]$`)

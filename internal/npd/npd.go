@@ -5,12 +5,12 @@ package npd
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"strings"
 	"time"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/internal/flags"
 	"github.com/pitcrew-dev/pitcrew/internal/version"
 )
 
@@ -64,9 +64,9 @@ type Check[S any] struct {
 	Clear func(ctx context.Context, subject string) ([]string, error)
 }
 
-// Plugin holds the flags that every plugin has. A plugin adds its own to the FlagSet before [Main] parses them.
+// Plugin holds the flags that every plugin has. A plugin adds its own to the set before [Main] parses them.
 type Plugin struct {
-	*flag.FlagSet
+	*flags.Set
 	// Timeout bounds one look.
 	Timeout time.Duration
 	// Hold is how long an unchanged answer is held back; 0 answers at once.
@@ -110,16 +110,17 @@ func (p *Plugin) Dumps() bool { return p.dump }
 
 // New returns a plugin with the common flags.
 func New(name, about string) *Plugin {
-	p := &Plugin{FlagSet: flag.NewFlagSet(name, flag.ContinueOnError)}
-	p.DurationVar(&p.Timeout, "timeout", 8*time.Second, "limit for one check of the node")
-	p.DurationVar(&p.Hold, "hold", 0, "how long to hold back an unchanged answer; hold + timeout + 1s must be below NPD's timeout")
-	p.DurationVar(&p.Every, "every", time.Second, "pause between checks while holding")
-	p.DurationVar(&p.HealthyEvery, "healthy-every", 0, "longer pause while holding, after a check that found nothing")
+	p := &Plugin{Set: flags.NewSet(name)}
+	p.DurationVar(&p.Timeout, "timeout", 8*time.Second, "limit for one check of the node", 10*time.Millisecond, flags.Day)
+	p.DurationVar(&p.Hold, "hold", 0, "how long to hold back an unchanged answer; hold + timeout + 1s must be below NPD's timeout",
+		0, time.Hour)
+	p.DurationVar(&p.Every, "every", time.Second, "pause between checks while holding", time.Millisecond, time.Hour)
+	p.DurationVar(&p.HealthyEvery, "healthy-every", 0, "longer pause while holding, after a check that found nothing", 0, flags.Day)
 	p.StringVar(&p.StateDir, "state-dir", "/run/pitcrew",
 		"`directory` for latches and last answers; the default is on a tmpfs, which a reboot empties")
-	p.DurationVar(&p.Grace, "grace", 20*time.Minute, "uptime before which something absent is Unknown, not a problem")
+	p.DurationVar(&p.Grace, "grace", 20*time.Minute, "uptime before which something absent is Unknown, not a problem", 0, flags.Year)
 	p.DurationVar(&p.HungAfter, "hung-after", 5*time.Minute,
-		"how long a killed call into a driver may still hang before the node needs a reboot")
+		"how long a killed call into a driver may still hang before the node needs a reboot", 0, flags.Day)
 	p.TextVar(&p.MinRepair, "min-repair", conditions.Inspect, "weakest repair `class` that is a problem")
 	p.StringVar(&p.snapshot, "snapshot", "", "judge this dumped `file` instead of reading the node")
 	p.BoolVar(&p.dump, "dump", false, "print the snapshot as JSON and exit 0")

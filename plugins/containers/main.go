@@ -5,6 +5,7 @@ package main
 import (
 	"time"
 
+	"github.com/pitcrew-dev/pitcrew/internal/flags"
 	"github.com/pitcrew-dev/pitcrew/internal/npd"
 )
 
@@ -17,6 +18,6 @@ func main() {
 	p.StringVar(&r.kubelet, "pod-resources", "/var/lib/kubelet/pod-resources/kubelet.sock",
 		"`socket` at which the kubelet says which pods hold GPUs; empty: device rules are not judged")
 	l := &limits{}
-	p.DurationVar(&l.after, "after", 5*time.Minute, "how long a fault must last")
+	p.DurationVar(&l.after, "after", 5*time.Minute, "how long a fault must last", 0, flags.Day)
 	npd.Main(p, npd.Check[snapshot]{Read: r.read, Judge: l.judge})
 }

@@ -604,7 +604,7 @@ func TestHealthWatchesOfAHostEngine(t *testing.T) {
 
 func TestOptionsThatDoNotGoTogether(t *testing.T) {
 	n := newNode(t)
-	n.Want("exit 2\nunknown: -level 5 is not 1 to 4", "-level", "5")
+	n.Want("exit 2\nunknown: invalid value \"5\" for flag -level: not from 1 to 4", "-level", "5")
 	n.Want("exit 2\nunknown: -tests needs -dcgmi: the library runs levels only", "-tests", "pcie")
 	n.Want("exit 2\nunknown: -health needs -hostengine: a host engine that has just started has watched nothing", "-health")
 }

@@ -13,7 +13,7 @@ func main() {
 	r.source.Flags(p)
 	l := &limits{}
 	// A GPU can retire 64 pages in all, and NVIDIA counts one of 60 as worn (Dynamic Page Retirement, deployment guide).
-	p.IntVar(&l.singleBit, "retired-sbe-limit", 60, "more pages than this retired after single-bit errors need Inspect")
-	p.IntVar(&l.doubleBit, "retired-dbe-limit", 63, "more pages than this retired after double-bit errors need Replace")
+	p.IntVar(&l.singleBit, "retired-sbe-limit", 60, "more pages than this retired after single-bit errors need Inspect", 0, 1e6)
+	p.IntVar(&l.doubleBit, "retired-dbe-limit", 63, "more pages than this retired after double-bit errors need Replace", 0, 1e6)
 	npd.Main(p, npd.Check[snapshot]{Read: r.read, Judge: l.judge, Driver: r.source.Module, Shared: r.source.Shared(nvml.Memory)})
 }

@@ -65,13 +65,13 @@ func TestBusDriverAndDeviceFilesDisagree(t *testing.T) {
 	n.Want("exit 1\nReboot gpu 0000:13:00: GPU is lost")
 	n.Say("3.hidden 1", "5.error.nvmlDeviceGetMinorNumber 999")
 	n.Want("exit 1\nReboot gpu 0000:13:00: on the PCI bus but not in NVML; gpu 0000:15:00: not read: minor number: Unknown Error")
-	n.Want("exit 2\nunknown: gpu 0000:15:00: minor number: Unknown Error, gpu 0000:13:00: on the PCI bus but not in NVML", "-grace", "1000000h")
+	n.Want("exit 2\nunknown: gpu 0000:15:00: minor number: Unknown Error, gpu 0000:13:00: on the PCI bus but not in NVML", "-grace", "8760h")
 	n.Say("*.error 4")
 	n.Want("exit 2\nunknown: gpu 0000:10:00, gpu 0000:11:00, gpu 0000:12:00, gpu 0000:13:00, gpu 0000:14:00, gpu 0000:15:00, " +
 		"gpu 0000:16:00, gpu 0000:17:00: Unable to determine the device handle for GPU: Insufficient Permissions")
 	n.Say("gpus 0")
 	n.Want("exit 2\nunknown: gpu 0000:10:00, gpu 0000:11:00, gpu 0000:12:00, gpu 0000:13:00, gpu 0000:14:00, gpu 0000:15:00, "+
-		"gpu 0000:16:00, gpu 0000:17:00: on the PCI bus but not in NVML, No devices were found", "-grace", "1000000h")
+		"gpu 0000:16:00, gpu 0000:17:00: on the PCI bus but not in NVML, No devices were found", "-grace", "8760h")
 
 	n.Say("2.persistence 0")
 	n.Want("exit 0\n" + healthy)
@@ -104,12 +104,12 @@ func TestAGPUWithoutAHandle(t *testing.T) {
 			"exit 1\nReboot gpu 0000:13:00: " + unknown + "; gpu 0000:15:00: " + unknown + "; gpu 0000:16:00: GPU is lost", nil},
 		"every question": {"3.error.nvmlDeviceGetName 999\n3.error.nvmlDeviceGetMinorNumber 999\n3.error.nvmlDeviceGetPersistenceMode 999",
 			"exit 1\nReboot gpu 0000:13:00: every question is answered with Unknown Error", nil},
-		"a young node": {"3.error 999", "exit 2\nunknown: gpu 0000:13:00: " + unknown, []string{"-grace", "1000000h"}},
+		"a young node": {"3.error 999", "exit 2\nunknown: gpu 0000:13:00: " + unknown, []string{"-grace", "8760h"}},
 		"no power": {"3.error 8",
 			"exit 1\nInspect gpu 0000:13:00: Unable to determine the device handle for GPU: Insufficient External Power, external power not connected", nil},
 		"a young node without power": {handle(3, "8"),
 			"exit 1\nInspect gpu 0000:13:00: Unable to determine the device handle for GPU: Insufficient External Power, external power not connected",
-			[]string{"-grace", "1000000h"}},
+			[]string{"-grace", "8760h"}},
 		"no permission":              {"3.error 4", "exit 2\nunknown: gpu 0000:13:00: Unable to determine the device handle for GPU: Insufficient Permissions", nil},
 		"cgroup":                     {"3.error 17", "exit 2\nunknown: gpu 0000:13:00: Unable to determine the device handle for GPU: GPU access blocked by the operating system", nil},
 		"an error of a later driver": {"3.error 98", "exit 2\nunknown: gpu 0000:13:00: Unable to determine the device handle for GPU: NVML error 98", nil},
@@ -164,7 +164,7 @@ func TestVersionsOfLibraryAndModuleDiffer(t *testing.T) {
 	n.Say("init 18", "library 575.51.03")
 	n.Unplug(7)
 	n.Want("exit 1\nReboot gpu 0000:17:00: gone from the PCI bus; driver: " + text + ": reboot or reload the driver")
-	n.Want("exit 1\nReboot gpu 0000:17:00: gone from the PCI bus; NVML: not read: "+text, "-grace", "1000000h")
+	n.Want("exit 1\nReboot gpu 0000:17:00: gone from the PCI bus; NVML: not read: "+text, "-grace", "8760h")
 	for gpu := range 7 {
 		n.Plug(gpu, "vfio-pci")
 	}
@@ -193,7 +193,7 @@ func TestAGPUGoesWhileTheNodeRuns(t *testing.T) {
 	n.Say("7.hidden 1")
 	// By its address, because it was seen in this boot; and once only.
 	n.Want("exit 1\nReboot gpu 0000:17:00: gone from the PCI bus", "-expect", "8")
-	n.Want("exit 1\nReboot gpu 0000:17:00: gone from the PCI bus", "-expect", "8", "-grace", "1000000h")
+	n.Want("exit 1\nReboot gpu 0000:17:00: gone from the PCI bus", "-expect", "8", "-grace", "8760h")
 }
 
 // reboot makes what the plugin remembers that of an earlier boot.
@@ -219,7 +219,7 @@ func TestAGPUIsStillMissingAfterTheReboot(t *testing.T) {
 	for range 2 {
 		reboot(n)
 		n.Want("exit 1\nReplace gpu 0000:12:00: GPU is lost, also after a reboot; "+
-			"gpu 0000:13:00: not read: on the PCI bus but not in NVML; gpu 0000:17:00: not read: gone from the PCI bus", "-grace", "1000000h", "-expect", "8")
+			"gpu 0000:13:00: not read: on the PCI bus but not in NVML; gpu 0000:17:00: not read: gone from the PCI bus", "-grace", "8760h", "-expect", "8")
 		n.Want("exit 1\nReplace gpu 0000:12:00: GPU is lost, also after a reboot; "+
 			"gpu 0000:13:00: on the PCI bus but not in NVML, also after a reboot; gpu 0000:17:00: gone from the PCI bus, also after a reboot", "-expect", "8")
 	}
@@ -283,7 +283,7 @@ func TestExpectedCount(t *testing.T) {
 	n.Say("7.hidden 1")
 	n.Want("exit 0\n" + healthy)
 	n.Want("exit 1\nReboot gpu count: 7 of 8 GPUs on the PCI bus", "-expect", "8")
-	n.Want("exit 2\nunknown: gpu count: 7 of 8 GPUs on the PCI bus", "-expect", "8", "-grace", "1000000h")
+	n.Want("exit 2\nunknown: gpu count: 7 of 8 GPUs on the PCI bus", "-expect", "8", "-grace", "8760h")
 	n.Want("exit 1\nInspect gpu count: 7 GPUs on the PCI bus, expected 4", "-expect", "4")
 	n.Want("exit 1\nReboot gpu count: 7 of 8 GPUs on the PCI bus", "-instance-type", "p5.48xlarge")
 	// A number that was asked for and is not known; what is found counts nevertheless.

@@ -16,7 +16,7 @@ func main() {
 		"to the bus is missed only if -expect or the instance type says how many there should be"
 	p.StringVar(&r.dev, "dev", "/dev", "`path` of the device files")
 	p.IntVar(&r.expect, "expect", unset,
-		"`number` of GPUs that the node should have; -1: by -instance-type, and at least one; 0: the same, or none")
+		"`number` of GPUs that the node should have; -1: by -instance-type, and at least one; 0: the same, or none", unset, 1024)
 	p.StringVar(&r.instance, "instance-type", "", "`type` of the cloud instance (default: the product name in DMI, or the answer of EC2)")
 	p.StringVar(&r.imds, "imds", "169.254.169.254:80",
 		"`address` of EC2's instance metadata service, asked for a second on instances without a name in DMI")

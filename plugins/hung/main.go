@@ -26,8 +26,9 @@ func main() {
 	flags.List(p.FlagSet, &r.services, "services", "`list` of the programs whose threads must not sleep in the kernel", nil)
 	l := &limits{}
 	// With the defaults of nfs(5), timeo=600 and retrans=2, the client calls a server that does not answer dead after three minutes.
-	p.DurationVar(&l.mount, "mount-after", 3*time.Minute, "how long a mount may leave a question without an answer")
+	p.DurationVar(&l.mount, "mount-after", 3*time.Minute, "how long a mount may leave a question without an answer", 0, flags.Day)
 	// As khungtaskd of the kernel, kernel.hung_task_timeout_secs. That one passes over sleeps that SIGKILL ends, as those on NFS.
-	p.DurationVar(&l.service, "service-after", 2*time.Minute, "how long a thread of a service may sleep in the kernel without a break")
+	p.DurationVar(&l.service, "service-after", 2*time.Minute, "how long a thread of a service may sleep in the kernel without a break",
+		0, flags.Day)
 	npd.Main(p, npd.Check[snapshot]{Read: r.read, Judge: l.judge})
 }

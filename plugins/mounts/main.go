@@ -18,7 +18,7 @@ func main() {
 	flags.List(p.FlagSet, &r.mounted, "mounted", "`list` of mount points that must be there and writable, e.g. /raid", nil)
 
 	l := &limits{plugin: p}
-	p.Float64Var(&l.Free, "min-free", 0, "least free space of these paths in `percent`; needs -root")
-	p.Float64Var(&l.Inodes, "min-inodes", 0, "least free inodes of these paths in `percent`; needs -root")
+	p.Float64Var(&l.Free, "min-free", 0, "least free space of these paths in `percent`; needs -root", 0, 100)
+	p.Float64Var(&l.Inodes, "min-inodes", 0, "least free inodes of these paths in `percent`; needs -root", 0, 100)
 	npd.Main(p, npd.Check[snapshot]{Read: r.read, Judge: l.judge})
 }

@@ -20,8 +20,10 @@ func main() {
 
 	l := &limits{plugin: p}
 	p.BoolVar(&l.ServiceOnly, "service-only", false, "judge only whether the daemon answers")
-	p.DurationVar(&l.Offset, "max-offset", 10*time.Millisecond, "largest offset from NTP time")
-	p.DurationVar(&l.Error, "max-error", 100*time.Millisecond, "largest possible error: offset + root delay/2 + root dispersion")
-	p.DurationVar(&l.Age, "max-age", 15*time.Minute, "oldest update from a server; 4 poll intervals if that is more")
+	p.DurationVar(&l.Offset, "max-offset", 10*time.Millisecond, "largest offset from NTP time", 100*time.Nanosecond, time.Hour)
+	p.DurationVar(&l.Error, "max-error", 100*time.Millisecond, "largest possible error: offset + root delay/2 + root dispersion",
+		100*time.Nanosecond, time.Hour)
+	p.DurationVar(&l.Age, "max-age", 15*time.Minute, "oldest update from a server; 4 poll intervals if that is more",
+		time.Second, flags.Year)
 	npd.Main(p, npd.Check[snapshot]{Read: r.read, Judge: l.judge, Clear: r.clear})
 }

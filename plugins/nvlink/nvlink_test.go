@@ -71,12 +71,12 @@ func TestFindings(t *testing.T) {
 		"links down while the fabric registers": {"4.links 0\n4.fabric.state 2",
 			"exit 1\nInspect gpu 0000:14:00: not registered with its fabric", nil},
 		"links down while the fabric registers, within grace": {"4.links 0\n4.fabric.state 2",
-			"exit 2\nunknown: gpu 0000:14:00: all NVLinks are inactive, gpu 0000:14:00: not registered with its fabric", []string{"-grace", "1000000h"}},
-		"a link down within grace": {"4.links 17", "exit 2\nunknown: gpu 0000:14:00: inactive NVLink 17", []string{"-grace", "1000000h"}},
+			"exit 2\nunknown: gpu 0000:14:00: all NVLinks are inactive, gpu 0000:14:00: not registered with its fabric", []string{"-grace", "8760h"}},
+		"a link down within grace": {"4.links 17", "exit 2\nunknown: gpu 0000:14:00: inactive NVLink 17", []string{"-grace", "8760h"}},
 		"MIG":                      {"4.links 0\n4.mig 1", "exit 0\n" + healthy, nil},
 		"fabric in progress":       {"4.fabric.state 2", "exit 1\nInspect gpu 0000:14:00: not registered with its fabric", nil},
 		"fabric, within grace": {"4.fabric.state 2", "exit 2\nunknown: gpu 0000:14:00: not registered with its fabric",
-			[]string{"-grace", "1000000h"}},
+			[]string{"-grace", "8760h"}},
 		"fabric failed":        {"4.fabric.status 999", "exit 1\nInspect gpu 0000:14:00: registration with its fabric failed with NVML error 999", nil},
 		"fabric unhealthy":     {"4.fabric.health 2", "exit 1\nInspect gpu 0000:14:00: the driver calls its fabric unhealthy", nil},
 		"fabric limited":       {"4.fabric.health 3", "exit 0\n" + healthy, nil},
@@ -143,7 +143,7 @@ func TestGrowingErrorsAreWorthKnowing(t *testing.T) {
 	n := nvmltest.New(t)
 	const grow = "exit 1\nMonitor gpu 0000:14:00: NVLink errors grow"
 	for architecture, name := range map[string]string{"9": "replays of Hopper", "10": "effective errors of Blackwell"} {
-		args := []string{"-min-repair", "Monitor", "-every", "0s", "-state-dir", n.Path(name)}
+		args := []string{"-min-repair", "Monitor", "-every", "1ms", "-state-dir", n.Path(name)}
 		n.Say("*.architecture "+architecture, "4.link.errors 5")
 		n.Want("exit 0\n"+healthy, args...)
 		n.Want("exit 0\n"+healthy, args...)
@@ -157,11 +157,11 @@ func TestGrowingErrorsAreWorthKnowing(t *testing.T) {
 func TestADriverBefore450(t *testing.T) {
 	n := nvmltest.New(t)
 	n.Before450()
-	n.Want("exit 0\n"+healthy, "-min-repair", "Monitor", "-every", "0s")
+	n.Want("exit 0\n"+healthy, "-min-repair", "Monitor", "-every", "1ms")
 	n.Want("exit 0\n" + healthy) // does not ask for the counters, and does not forget them
 	// Their links count replays.
 	n.Say("4.link.errors 6")
-	n.Want("exit 1\nMonitor gpu 0000:14:00: NVLink errors grow", "-min-repair", "Monitor", "-every", "0s")
+	n.Want("exit 1\nMonitor gpu 0000:14:00: NVLink errors grow", "-min-repair", "Monitor", "-every", "1ms")
 	n.Say("4.links 17")
 	n.Want("exit 1\nResetGPU gpu 0000:14:00: inactive NVLink 17")
 }

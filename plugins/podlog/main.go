@@ -18,7 +18,7 @@ func main() {
 	flags.List(p.FlagSet, &r.namespaces, "namespaces",
 		"`list` of namespaces whose pods are watched, separated by commas; * stands for all (default none)", checkNamespace)
 	p.DurationVar(&r.window, "window", 10*time.Minute,
-		"how far apart lines may be that count together, and how long a peer's fault explains a device's")
-	p.Int64Var(&r.maxBytes, "max-bytes", 64<<20, "limit in bytes for what one check reads; the next one goes on")
+		"how far apart lines may be that count together, and how long a peer's fault explains a device's", time.Second, flags.Year)
+	p.Int64Var(&r.maxBytes, "max-bytes", 64<<20, "limit in bytes for what one check reads; the next one goes on", 1, 1<<34)
 	npd.Main(p, npd.Check[snapshot]{Read: r.read, Judge: judge, Wait: r.wait, Clear: r.clear})
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/pitcrew-dev/pitcrew/internal/gpu"
@@ -15,21 +14,6 @@ type limits struct {
 	BusyPercent, PowerPercent float64
 	// Traffic is a rate in MB/s.
 	Traffic float64
-}
-
-// check returns what is wrong with the flags.
-func (l *limits) check() error {
-	switch {
-	case l.For <= 0:
-		return fmt.Errorf("-for %s is not a time", l.For)
-	case !(l.BusyPercent > idlePercent && l.BusyPercent <= 100):
-		return fmt.Errorf("-busy-percent %g is not over %d and at most 100", l.BusyPercent, idlePercent)
-	case !(l.PowerPercent > 0 && l.PowerPercent < 100):
-		return fmt.Errorf("-power-percent %g is not between 0 and 100", l.PowerPercent)
-	case !(l.Traffic > 0 && l.Traffic < 1000):
-		return fmt.Errorf("-traffic %g is not between 0 and 1000", l.Traffic)
-	}
-	return nil
 }
 
 // idlePercent is the utilization up to which a GPU is idle.

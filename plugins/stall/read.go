@@ -51,9 +51,6 @@ type reader struct {
 }
 
 func (r *reader) read(ctx context.Context) (snapshot, error) {
-	if err := r.limits.check(); err != nil {
-		return snapshot{}, err
-	}
 	reading, err := r.source.ReadShared(ctx)
 	if err != nil {
 		return snapshot{}, err

@@ -5,6 +5,7 @@ package main
 import (
 	"time"
 
+	"github.com/pitcrew-dev/pitcrew/internal/flags"
 	"github.com/pitcrew-dev/pitcrew/internal/npd"
 	"github.com/pitcrew-dev/pitcrew/internal/nvml"
 )
@@ -14,10 +15,10 @@ func main() {
 	r := &reader{plugin: p}
 	r.source.Flags(p)
 	l := &limits{}
-	p.DurationVar(&r.window, "window", 10*time.Minute, "how far back slowdowns count")
-	p.Float64Var(&l.slowedPercent, "slowed-percent", 10, "a GPU held down for this share of the window needs Inspect")
+	p.DurationVar(&r.window, "window", 10*time.Minute, "how far back slowdowns count", 10*time.Second, flags.Day)
+	p.Float64Var(&l.slowedPercent, "slowed-percent", 10, "a GPU held down for this share of the window needs Inspect", 0.1, 100)
 	// gpud's rate for drivers without the counters: 0.6 events a minute, seen once a minute.
 	p.Float64Var(&l.slowMinutesPercent, "slow-minutes-percent", 60,
-		"without time counters: a GPU seen held down in this share of the window's minutes needs Inspect")
+		"without time counters: a GPU seen held down in this share of the window's minutes needs Inspect", 0.1, 100)
 	npd.Main(p, npd.Check[snapshot]{Read: r.read, Judge: l.judge, Driver: r.source.Module, Shared: r.source.Shared(nvml.Thermal)})
 }

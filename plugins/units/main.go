@@ -21,7 +21,7 @@ func main() {
 		"`list` of units that must be active, instead of those of a GPU node where they are installed and enabled", nil)
 
 	l := &limits{plugin: p}
-	p.Uint64Var(&l.Restarts, "restarts", 3, "restarts within -restart-window that are too many")
-	p.DurationVar(&l.Window, "restart-window", 10*time.Minute, "how long a restart counts; at most an hour")
+	p.Uint64Var(&l.Restarts, "restarts", 3, "restarts within -restart-window that are too many", 0, 1e6)
+	p.DurationVar(&l.Window, "restart-window", 10*time.Minute, "how long a restart counts; at most an hour", time.Second, time.Hour)
 	npd.Main(p, npd.Check[snapshot]{Read: r.read, Judge: l.judge})
 }

@@ -80,7 +80,7 @@ func TestUnitsThatAreAskedFor(t *testing.T) {
 		})
 	}
 	n.T = t
-	n.until("exit 2\nunknown: unit off.service: not running, but the node has only just booted\n", "-units", "off.service", "-grace", "1000000h")
+	n.until("exit 2\nunknown: unit off.service: not running, but the node has only just booted\n", "-units", "off.service", "-grace", "8760h")
 	n.until("exit 1\nMonitor unit slow.service: activating\n", "-units", "slow.service", "-min-repair", "Monitor")
 }
 

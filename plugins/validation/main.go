@@ -6,6 +6,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/pitcrew-dev/pitcrew/internal/flags"
 	"github.com/pitcrew-dev/pitcrew/internal/npd"
 )
 
@@ -20,6 +21,6 @@ func main() {
 	p.StringVar(&r.succeeded, "nvcre-succeeded", "", "`file` with succeeded-nodes.csv.gz of the same certification; "+
 		"without it a node that has not failed is Unknown")
 	l := &limits{}
-	p.DurationVar(&l.maxAge, "max-age", 7*24*time.Hour, "a report older than this is Unknown; 0 for no limit")
+	p.DurationVar(&l.maxAge, "max-age", 7*24*time.Hour, "a report older than this is Unknown; 0 for no limit", 0, flags.Year)
 	npd.Main(p, npd.Check[snapshot]{Read: r.read, Judge: l.judge})
 }

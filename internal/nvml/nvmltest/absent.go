@@ -29,7 +29,7 @@ func Absent(n *Node, healthy, noDriver, noGPU string, mismatch [2]string) {
 	n.Say("init 9")
 	n.Want(noDriver)
 	n.Want(noDriver, "-driver-root", n.debian())
-	n.Want("exit 2\nunknown: driver: the NVIDIA driver is not loaded", "-grace", "1000000h")
+	n.Want("exit 2\nunknown: driver: the NVIDIA driver is not loaded", "-grace", "8760h")
 	for gpu := range 8 {
 		n.Plug(gpu, "vfio-pci")
 	}
