@@ -7,7 +7,7 @@ ignore ./bin
 
 require (
 	github.com/NVIDIA/go-dcgm v1.4611.0
-	github.com/NVIDIA/go-nvml v0.13.3-0
+	github.com/NVIDIA/go-nvml v0.13.4-1
 	github.com/chromedp/cdproto v0.159.0
 	github.com/chromedp/chromedp v0.23.0
 	github.com/coreos/go-systemd/v22 v22.7.0

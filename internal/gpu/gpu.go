@@ -98,6 +98,8 @@ func (g GPU) Silent() string {
 type Memory struct {
 	// Remap is the state of row remapping (Ampere and later).
 	Remap *Remap `json:"remap,omitempty"`
+	// Banks is the state of bank remapping (Rubin and later).
+	Banks *Banks `json:"banks,omitempty"`
 	// Retired is the state of page retirement (before Ampere).
 	Retired *Retired `json:"retired,omitempty"`
 	// VolatileUncorrected counts since the last driver load, AggregateUncorrected over the GPU's life.
@@ -117,6 +119,12 @@ type Remap struct {
 	Uncorrectable int  `json:"uncorrectable"`
 	Pending       bool `json:"pending"`
 	Failed        bool `json:"failed"`
+}
+
+// Banks is nvmlDeviceGetBankRemapperStatus_v1: the number of remappings in use, and whether one is pending.
+type Banks struct {
+	Active  int  `json:"active"`
+	Pending bool `json:"pending"`
 }
 
 // Retired counts retired pages by cause, single-bit and double-bit errors.
@@ -140,8 +148,21 @@ type Thermal struct {
 	ShutdownMargin *int `json:"shutdownMargin,omitempty"`
 	// Slowed is the time that the hardware held the clocks down since the driver was loaded.
 	Slowed *time.Duration `json:"slowed,omitempty"`
-	// Slow says that it does so now.
+	// Reasons are the bits of nvmlClocksEventReasons: what holds the clocks down now.
+	Reasons *uint64 `json:"reasons,omitempty"`
+	// Slow says that it is the hardware.
 	Slow *bool `json:"slow,omitempty"`
+	// Clocks is nil unless it was asked for.
+	Clocks *Clocks `json:"clocks,omitempty"`
+}
+
+// Clocks is how fast a GPU is, and how busy. Clocks are in MHz.
+type Clocks struct {
+	SM *int `json:"sm,omitempty"`
+	// Most is the highest clock of this GPU.
+	Most *int `json:"most,omitempty"`
+	// Busy is the share of the last moment, in percent, in which a kernel ran.
+	Busy *int `json:"busy,omitempty"`
 }
 
 // Work is what a GPU does. The counters begin with the load of the driver.

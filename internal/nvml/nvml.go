@@ -27,19 +27,23 @@ import (
 type Part struct {
 	name string
 	ask  func(*session, nvml.Device, *gpu.GPU)
+	// more asks the same and what only some runs judge.
+	more func(*session, nvml.Device, *gpu.GPU)
 }
 
 // The parts.
 var (
-	Memory   = Part{"memory", (*session).memory}
-	Thermal  = Part{"thermal", (*session).thermal}
-	NVLink   = Part{"nvlink", func(s *session, d nvml.Device, g *gpu.GPU) { s.nvlink(d, g, false) }}
-	Activity = Part{"activity", (*session).activity}
-	Identity = Part{"identity", (*session).identity}
-	Work     = Part{"work", (*session).work}
-
-	// linkErrors is NVLink with the error counters of the links: three more questions for each link.
-	linkErrors = Part{NVLink.name, func(s *session, d nvml.Device, g *gpu.GPU) { s.nvlink(d, g, true) }}
+	Memory = Part{name: "memory", ask: (*session).memory}
+	// Thermal asks with more for the clocks.
+	Thermal = Part{"thermal", (*session).thermal, clocks}
+	// NVLink asks with more for the error counters of the links: three more questions for each link.
+	NVLink = Part{
+		"nvlink", func(s *session, d nvml.Device, g *gpu.GPU) { s.nvlink(d, g, false) },
+		func(s *session, d nvml.Device, g *gpu.GPU) { s.nvlink(d, g, true) },
+	}
+	Activity = Part{name: "activity", ask: (*session).activity}
+	Identity = Part{name: "identity", ask: (*session).identity}
+	Work     = Part{name: "work", ask: (*session).work}
 )
 
 // Source is where the node's devices and libraries are.
@@ -50,8 +54,8 @@ type Source struct {
 	// Sysfs is where the sys filesystem lies.
 	Sysfs string
 
-	// LinkErrors, if set, reports after the flags are parsed whether the error counters of the links are judged in this run.
-	LinkErrors func() bool
+	// More, if set, reports after the flags are parsed whether this run judges what only some runs ask.
+	More func() bool
 
 	shared *npd.Shared[shared]
 	// part is what this check asks.
@@ -113,15 +117,15 @@ func (s *Source) Shared(part Part) *npd.Shared[shared] {
 
 // apart reports whether this check asks what the shared read does not.
 func (s *Source) apart() bool {
-	return s.asksLinkErrors() || !slices.ContainsFunc(judged, func(p Part) bool { return p.name == s.part.name })
+	return s.asksMore() || !slices.ContainsFunc(judged, func(p Part) bool { return p.name == s.part.name })
 }
 
-func (s *Source) asksLinkErrors() bool { return s.LinkErrors != nil && s.LinkErrors() }
+func (s *Source) asksMore() bool { return s.More != nil && s.More() }
 
 // own is what this check asks when it reads alone.
 func (s *Source) own() Part {
-	if s.asksLinkErrors() {
-		return linkErrors
+	if s.asksMore() {
+		return Part{name: s.part.name, ask: s.part.more}
 	}
 	return s.part
 }
@@ -599,6 +603,11 @@ func (s *session) memory(d nvml.Device, g *gpu.GPU) {
 		}
 		older = unsupported(ret)
 	}
+	if s.has("nvmlDeviceGetBankRemapperStatus_v1") {
+		if status, ret := d.GetBankRemapperStatus_v1(); note(g, "remapped banks", ret) {
+			m.Banks = &gpu.Banks{Active: int(status.ActiveRemappings), Pending: status.BPending != 0}
+		}
+	}
 	if older {
 		m.Retired = retired(d, g)
 	}
@@ -670,9 +679,26 @@ func (s *session) thermal(d nvml.Device, g *gpu.GPU) {
 	}
 	t.Slowed = s.slowed(d, g)
 	if reasons, ret := s.clockEvents(d); note(g, "clock events", ret) {
+		t.Reasons = &reasons
 		slow := reasons&(nvml.ClocksThrottleReasonHwSlowdown|
 			nvml.ClocksThrottleReasonHwThermalSlowdown|nvml.ClocksThrottleReasonHwPowerBrakeSlowdown) != 0
 		t.Slow = &slow
+	}
+}
+
+// clocks asks what thermal does, and how fast and how busy the GPU is.
+func clocks(s *session, d nvml.Device, g *gpu.GPU) {
+	s.thermal(d, g)
+	c := &gpu.Clocks{}
+	g.Thermal.Clocks = c
+	if now, ret := d.GetClockInfo(nvml.CLOCK_SM); note(g, "SM clock", ret) {
+		c.SM = new(int(now))
+	}
+	if most, ret := d.GetMaxClockInfo(nvml.CLOCK_SM); note(g, "highest SM clock", ret) {
+		c.Most = new(int(most))
+	}
+	if use, ret := d.GetUtilizationRates(); note(g, "utilization", ret) {
+		c.Busy = new(int(use.Gpu))
 	}
 }
 

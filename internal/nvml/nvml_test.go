@@ -5,6 +5,7 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock/dgxa100"
+	"github.com/NVIDIA/go-nvml/pkg/nvml/mock/server"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/pitcrew-dev/pitcrew/internal/gpu"
@@ -14,7 +15,7 @@ import (
 func TestADGXA100OfGoNVML(t *testing.T) {
 	dgx := dgxa100.New()
 	for _, device := range dgx.Devices {
-		d := device.(*dgxa100.Device)
+		d := device.(*server.Device)
 		d.GetPciInfoFunc = func() (info nvml.PciInfo, ret nvml.Return) {
 			for i, c := range "0000" + d.PciBusID {
 				info.BusId[i] = int8(c)
@@ -23,7 +24,7 @@ func TestADGXA100OfGoNVML(t *testing.T) {
 		}
 		d.GetPersistenceModeFunc = func() (nvml.EnableState, nvml.Return) { return nvml.FEATURE_ENABLED, nvml.SUCCESS }
 	}
-	mig, lost := dgx.Devices[1].(*dgxa100.Device), dgx.Devices[2].(*dgxa100.Device)
+	mig, lost := dgx.Devices[1].(*server.Device), dgx.Devices[2].(*server.Device)
 	mig.SetMigModeFunc(nvml.DEVICE_MIG_ENABLE)
 	// It has no index any more, only an address.
 	lost.GetNameFunc = func() (string, nvml.Return) { return "", nvml.ERROR_GPU_IS_LOST }
@@ -39,7 +40,7 @@ func TestADGXA100OfGoNVML(t *testing.T) {
 	name, on, minor := "Mock NVIDIA A100-SXM4-40GB", true, []int{0, 1, 2, 3, 4, 5, 6, 7}
 	var want []gpu.GPU
 	for _, i := range []int{0, 1, 3, 4, 5, 6, 7} {
-		want = append(want, gpu.GPU{Address: gpu.Address(dgx.Devices[i].(*dgxa100.Device).PciBusID), Name: name, Minor: &minor[i], Persistence: &on, MIG: i == 1})
+		want = append(want, gpu.GPU{Address: gpu.Address(dgx.Devices[i].(*server.Device).PciBusID), Name: name, Minor: &minor[i], Persistence: &on, MIG: i == 1})
 	}
 	want = append(want, gpu.GPU{Address: "0000:02:00", Lost: true, Minor: &minor[2], Persistence: &on})
 	if diff := cmp.Diff(map[string][]gpu.GPU{"identity": want}, got); diff != "" || err != nil {

@@ -25,8 +25,12 @@ const gpuOfPages = "*.remap.correctable -999\n*.retired.pending 0\n*.retired.sbe
 
 func TestFindings(t *testing.T) {
 	tests := map[string]struct{ say, want string }{
-		"remap failed":            {"2.remap.failed 1", "exit 1\nReplace gpu 0000:12:00: row remapping failed"},
-		"remap pending":           {"2.remap.pending 1\n2.remap.uncorrectable 1", "exit 1\nResetGPU gpu 0000:12:00: row remapping pending"},
+		"remap failed":       {"2.remap.failed 1", "exit 1\nReplace gpu 0000:12:00: row remapping failed"},
+		"remap pending":      {"2.remap.pending 1\n2.remap.uncorrectable 1", "exit 1\nResetGPU gpu 0000:12:00: row remapping pending"},
+		"bank remap pending": {"2.banks.active 0\n2.banks.pending 1", "exit 1\nInspect gpu 0000:12:00: bank remapping pending"},
+		"banks remapped":     {"2.banks.active 3", "exit 0\n" + healthy},
+		"banks unread": {"2.error.nvmlDeviceGetBankRemapperStatus_v1 999",
+			"exit 2\nunknown: gpu 0000:12:00: remapped banks: Unknown Error"},
 		"remapped":                {"2.remap.correctable 3", "exit 0\n" + healthy},
 		"SRAM":                    {"2.sram 1", "exit 1\nReplace gpu 0000:12:00: SRAM errors over the vendor's threshold"},
 		"contained error":         {"2.ecc.volatile 7\n2.ecc.aggregate 9", "exit 0\n" + healthy},

@@ -45,6 +45,11 @@ func (l *limits) gpu(g gpu.GPU, result *npd.Result) {
 		add(remap.Pending, conditions.ResetGPU, "row remapping pending")
 		add(remap.Correctable+remap.Uncorrectable > 0, conditions.Monitor, "rows were remapped")
 	}
+	if banks := m.Banks; banks != nil {
+		// NVIDIA has published no action for it.
+		add(banks.Pending, conditions.Inspect, "bank remapping pending")
+		add(banks.Active > 0, conditions.Monitor, "banks were remapped")
+	}
 	if positive(m.VolatileUncorrected) {
 		const text = "uncorrected memory errors since the driver was loaded"
 		switch {

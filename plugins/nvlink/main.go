@@ -13,7 +13,7 @@ func main() {
 	r := &reader{plugin: p}
 	r.source.Flags(p)
 	// Growing counters are no more than Monitor, and most nodes do not report that.
-	r.source.LinkErrors = func() bool { return p.MinRepair <= conditions.Monitor || p.Dumps() }
+	r.source.More = func() bool { return p.MinRepair <= conditions.Monitor || p.Dumps() }
 	p.IntVar(&r.links, "links", -1,
 		"how many links each GPU should have; 0: none, their state is not judged; -1: by model, else as many as its best peer", -1, 1024)
 	npd.Main(p, npd.Check[snapshot]{Read: r.read, Judge: judge, Driver: r.source.Module, Shared: r.source.Shared(nvml.NVLink)})

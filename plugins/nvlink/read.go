@@ -36,7 +36,7 @@ func (r *reader) read(ctx context.Context) (snapshot, error) {
 	if r.links >= 0 {
 		s.Expected = &r.links
 	}
-	if !r.source.LinkErrors() {
+	if !r.source.More() {
 		return s, nil
 	}
 	store, err := npd.BootStore[errorSums](npd.Proc, r.plugin.StateDir, "nvlink-errors")

@@ -9,8 +9,12 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/npd"
 )
 
-// limits are shares of the window.
-type limits struct{ slowedPercent, slowMinutesPercent float64 }
+type limits struct {
+	// slowedPercent and slowMinutesPercent are shares of the window.
+	slowedPercent, slowMinutesPercent float64
+	// minClock is a share of a GPU's highest clock, 0 if clocks are not judged.
+	minClock float64
+}
 
 func (l *limits) judge(s snapshot) npd.Result {
 	if nothing, ok := s.Absent(); ok {
@@ -37,6 +41,9 @@ func (l *limits) judge(s snapshot) npd.Result {
 		add(confirmed(history, hbmOver), conditions.Inspect, "HBM over its maximum temperature")
 		add(confirmed(history, noMargin), conditions.Inspect, "no margin left to its temperature limit")
 		add(l.slowed(history, s.Window), conditions.Inspect, "slowed down by heat or power brake")
+		if reasons, low := l.lowClock(history, s.Window); low {
+			add(true, conditions.Inspect, "SM clock stays low while it is busy, "+words(reasons))
+		}
 		if now := *g.Thermal; coreOver(now) || hbmOver(now) || noMargin(now) || slow(now) {
 			result.Unconfirmed = true
 		}

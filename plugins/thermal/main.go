@@ -20,5 +20,8 @@ func main() {
 	// gpud's rate for drivers without the counters: 0.6 events a minute, seen once a minute.
 	p.Float64Var(&l.slowMinutesPercent, "slow-minutes-percent", 60,
 		"without time counters: a GPU seen held down in this share of the window's minutes needs Inspect", 0.1, 100)
+	p.Float64Var(&l.minClock, "min-clock", 0, "a GPU that is busy for a window and whose SM clock stays below this share of its highest, in "+
+		"`percent`, needs Inspect; 0: clocks are not judged", 0, 100)
+	r.source.More = func() bool { return l.minClock > 0 }
 	npd.Main(p, npd.Check[snapshot]{Read: r.read, Judge: l.judge, Driver: r.source.Module, Shared: r.source.Shared(nvml.Thermal)})
 }

@@ -117,7 +117,7 @@ func TestALookOverALimitMayBeConfirmedByTheNext(t *testing.T) {
 		if err := json.Unmarshal([]byte(n.Run("-dump")[len("exit 0\n"):]), &s); err != nil {
 			t.Fatal(err)
 		}
-		if got := (&limits{10, 60}).judge(s); len(got.Findings) > 0 || got.Unconfirmed != want {
+		if got := (&limits{slowedPercent: 10, slowMinutesPercent: 60}).judge(s); len(got.Findings) > 0 || got.Unconfirmed != want {
 			t.Errorf("%q: %+v, want unconfirmed %t", say, got, want)
 		}
 	}

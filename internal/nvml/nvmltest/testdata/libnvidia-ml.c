@@ -192,6 +192,8 @@ nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsign
 	return NVML_SUCCESS;
 }
 nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *use) { BEGIN; ANSWER(&use->gpu, "utilization", 0); return NVML_SUCCESS; }
+nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, nvmlClockType_t which, unsigned int *mhz) { BEGIN; if (which != NVML_CLOCK_SM) return NVML_ERROR_INVALID_ARGUMENT; ANSWER(mhz, "clock", 1980); return NVML_SUCCESS; }
+nvmlReturn_t nvmlDeviceGetMaxClockInfo(nvmlDevice_t device, nvmlClockType_t which, unsigned int *mhz) { BEGIN; if (which != NVML_CLOCK_SM) return NVML_ERROR_INVALID_ARGUMENT; ANSWER(mhz, "max.clock", 1980); return NVML_SUCCESS; }
 nvmlReturn_t nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t device, unsigned long long *millijoules) { BEGIN; ANSWER(millijoules, "energy", 70000); return NVML_SUCCESS; }
 nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t device, unsigned int *milliwatts) { BEGIN; ANSWER(milliwatts, "power.limit", 700000); return NVML_SUCCESS; }
 #ifndef BEFORE_450
@@ -213,6 +215,13 @@ nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned int *corr, 
 	ANSWER(unc, "remap.uncorrectable", 0);
 	ANSWER(pending, "remap.pending", 0);
 	ANSWER(failed, "remap.failed", 0);
+	return NVML_SUCCESS;
+}
+nvmlReturn_t nvmlDeviceGetBankRemapperStatus_v1(nvmlDevice_t device, nvmlEccBankRemapperStatus_v1_t *status) {
+	BEGIN;
+	memset(status, 0, sizeof *status);
+	ANSWER(&status->activeRemappings, "banks.active", NONE);
+	ANSWER(&status->bPending, "banks.pending", 0);
 	return NVML_SUCCESS;
 }
 #endif
