@@ -78,7 +78,7 @@ test: test-packages test-kernel-log ## what to run before a commit: the pure tes
 
 # Without WITHOUT. The longest come first: at the end one of them would run alone.
 test-packages: test-components nft chromium bin/debian
-	@$(call GOTEST,$$(go list ./remediator/visits ./e2e/attacks ./remediator ./manifests/chart ./kubectl-pitcrew ./e2e/deadnode ./e2e/scale ./monitors ./... | awk '!seen[$$0]++' | \
+	@$(call GOTEST,$$(go list ./e2e/asshipped ./remediator/visits ./e2e/attacks ./remediator ./manifests/chart ./kubectl-pitcrew ./e2e/deadnode ./e2e/scale ./monitors ./... | awk '!seen[$$0]++' | \
 		grep -vE '/pitcrew/($(subst $() ,|,$(strip $(KERNEL_LOG) $(REAL_NODE) $(OPERATORS) $(SLOW) $(SITE) e2e/lint e2e/vuln $(WITHOUT))))$$'),$(TEST_FLAGS))
 
 test-kernel-log: test-components nft bin/debian ## the tests that write to this machine's kernel log
