@@ -207,7 +207,7 @@ site: chromium ## the pages of docs/ as a site in bin/site, with search and with
 hardware-kit: ## one archive, bin/hardware-kit.tar.gz, that checks everything on a machine with GPUs in five minutes
 	@go run ./e2e/hardware/pack
 
-bench: components build ## the comparisons in docs/benchmarks.md
+bench: components build ## the comparisons in bench/results
 	go run ./bench/latency
 	go run ./bench/xid
 	go run ./bench/podlog

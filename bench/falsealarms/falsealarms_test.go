@@ -20,7 +20,7 @@ func newTestWorld(t *testing.T) *world {
 	return w
 }
 
-// tolerated are the alarms that docs/benchmarks.md names, by check or rule and noise.
+// tolerated are the alarms that bench/results/false-alarms.md names, by check or rule and noise.
 var tolerated = map[string]string{"ClockSkewed": "ntp-offset-40ms-slewed-by-ntpd"}
 
 func TestNoiseRaisesNoAlarm(t *testing.T) {

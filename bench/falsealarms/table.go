@@ -9,7 +9,7 @@ import (
 	"slices"
 )
 
-// print prints the tables of docs/benchmarks.md.
+// print prints the tables of bench/results/false-alarms.md.
 func (w *world) print(out io.Writer, once, drawn *result) {
 	fmt.Fprintf(out, "%d machines; each noise once on each machine that it fits: %d runs of a check, %s\n\n", len(w.machines), once.looks, counts(once))
 	machines := map[string]int{}

@@ -62,7 +62,7 @@ func TestCorpus(t *testing.T) {
 }
 
 // TestRecall counts how much of the corpus other projects' expressions find: code and device for lines that are events,
-// nothing for those that are none. docs/benchmarks.md has the figures; `go test -run Recall -v ./internal/xid` prints them.
+// nothing for those that are none. bench/results/plugins.md has the figures; `go test -run Recall -v ./internal/xid` prints them.
 func TestRecall(t *testing.T) {
 	type finder struct {
 		name string

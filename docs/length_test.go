@@ -1,0 +1,61 @@
+package docs
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// maxWords is how long a page may be that people read from its beginning.
+const maxWords = 1200
+
+// long are pages that are longer today, with their words. A figure may only go down.
+var long = map[string]int{
+	"CONTRIBUTING.md":             1810,
+	"README.md":                   1710,
+	"docs/alerting.md":            2200,
+	"docs/architecture.md":        2750,
+	"docs/faq.md":                 1700,
+	"docs/handoff.md":             2300,
+	"docs/install.md":             2100,
+	"docs/jobs.md":                4000,
+	"docs/migrate.md":             1900,
+	"docs/preflight.md":           1911,
+	"docs/progress.md":            1510,
+	"docs/repair.md":              4200,
+	"docs/runbooks/JobRestart.md": 1700,
+	"docs/security.md":            6500,
+	"docs/troubleshooting.md":     5500,
+	"manifests/chart/README.md":   2200,
+}
+
+// notRead are not read from their beginning: history, and what programs have printed.
+func notRead(file string) bool {
+	return filepath.Base(file) == "CHANGELOG.md" || strings.HasPrefix(file, "bench/") || strings.Contains(file, "/testdata/")
+}
+
+// isGenerated reports whether the head of a page says that a test writes it.
+func isGenerated(page string) bool {
+	head := strings.Join(strings.SplitN(page, "\n", 6)[:min(5, strings.Count(page, "\n")+1)], " ")
+	return strings.Contains(head, "-update`")
+}
+
+func TestNoPageIsTooLong(t *testing.T) {
+	root, files := pages(t)
+	for _, file := range files {
+		text := read(t, filepath.Join(root, file))
+		if notRead(file) || isGenerated(text) {
+			continue
+		}
+		words, limit := len(strings.Fields(text)), max(maxWords, long[file])
+		switch {
+		case words > limit:
+			t.Errorf("%s has %d words, the limit is %d: one page a task; split it, or say less", file, words, limit)
+		case long[file] > 0 && words <= maxWords:
+			t.Errorf("%s has %d words: remove it from the list of long pages", file, words)
+		}
+	}
+	for file := range long {
+		read(t, filepath.Join(root, file))
+	}
+}
