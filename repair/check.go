@@ -14,6 +14,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/flags"
 	"github.com/pitcrew-dev/pitcrew/internal/maintenance"
 	"github.com/pitcrew-dev/pitcrew/internal/repairresult"
+	"github.com/pitcrew-dev/pitcrew/repair/program"
 )
 
 // checkAction is the command check.
@@ -62,7 +63,7 @@ func (a *checkAction) run(ctx context.Context, _ func(repairresult.Result)) (res
 		return result, refuse("DCGM's diagnostics are for GPUs of NVIDIA; -command runs a test of %s", v.name)
 	}
 	s := &state{dir: a.stateDir, systemd: a.systemd}
-	if tool, err := find("nvidia-smi", "", ""); err == nil {
+	if tool, err := program.Find("nvidia-smi", "", ""); err == nil {
 		s.persist = func(ctx context.Context, gpus []string) ([]string, error) { return persist(ctx, tool, gpus) }
 	}
 	if err := s.open(); err != nil {
@@ -105,45 +106,45 @@ func (a *checkAction) runDCGM(ctx context.Context) (result repairresult.Result, 
 	args := []string{"-run", "-level", strconv.Itoa(a.level), "-timeout", a.timeout.String(), "-state-dir", a.stateDir,
 		"-sysfs", a.sysfs, "-pod-resources", a.podResources, "-force=" + strconv.FormatBool(a.allowHolders)}
 	// Where the driver's tool is, its libraries are. Without it the plugin looks in this container.
-	if tool, err := find("nvidia-smi", "", ""); err == nil && tool.root != "" {
-		args = append(args, "-driver-root", tool.root)
+	if tool, err := program.Find("nvidia-smi", "", ""); err == nil && tool.Root != "" {
+		args = append(args, "-driver-root", tool.Root)
 	}
-	plugin := command{path: path, log: logged{}}.with(a.timeout, append(append(args, a.plugin...), a.args...)...)
-	line, err := plugin.run(ctx)
+	plugin := program.Command{Path: path, Log: logged{}}.With(a.timeout, append(append(args, a.plugin...), a.args...)...)
+	line, err := plugin.Run(ctx)
 	line = lastLine(line)
-	var exit *exitError
+	var exit *program.ExitError
 	switch {
 	case err == nil:
 		return repairresult.Result{Result: repairresult.Healthy, Message: fmt.Sprintf("diagnostics of level %d: %s", a.level, line)}, nil
 	case !errors.As(err, &exit):
 		return result, err
-	case exit.code == 1 && line != "":
+	case exit.Code == 1 && line != "":
 		return repairresult.Result{Result: repairresult.Problem, Message: line}, nil
 	case strings.HasPrefix(line, "unknown: no diag:") && !strings.Contains(line, "NVML"):
 		return result, refuse("%s", line)
-	case exit.code == 2 && strings.HasPrefix(line, "unknown: "):
+	case exit.Code == 2 && strings.HasPrefix(line, "unknown: "):
 		return result, fmt.Errorf("the diagnostic gave no result: %.400s", strings.TrimPrefix(line, "unknown: "))
 	default:
-		return result, fmt.Errorf("%s exited %d: %.400s", filepath.Base(path), exit.code, line)
+		return result, fmt.Errorf("%s exited %d: %.400s", filepath.Base(path), exit.Code, line)
 	}
 }
 
 // runCommand runs a command of the admin. Its output is in the log.
 func (a *checkAction) runCommand(ctx context.Context) (result repairresult.Result, err error) {
-	test := command{path: a.args[0], log: logged{}, echo: true, grace: 5 * time.Second}.with(a.timeout, a.args[1:]...)
-	text, err := test.run(ctx)
+	test := program.Command{Path: a.args[0], Log: logged{}, Echo: true, Grace: 5 * time.Second}.With(a.timeout, a.args[1:]...)
+	text, err := test.Run(ctx)
 	name, line := filepath.Base(a.args[0]), lastLine(text)
 	if line != "" {
 		line = ": " + line
 	}
-	var exit *exitError
+	var exit *program.ExitError
 	switch {
 	case err == nil:
 		return repairresult.Result{Result: repairresult.Healthy, Message: fmt.Sprintf("%s exited 0%.400s", name, line)}, nil
-	case errors.As(err, &exit) && exit.code == 1:
+	case errors.As(err, &exit) && exit.Code == 1:
 		return repairresult.Result{Result: repairresult.Problem, Message: fmt.Sprintf("%s exited 1%.400s", name, line)}, nil
 	case errors.As(err, &exit):
-		return result, fmt.Errorf("%s exited %d%.400s", name, exit.code, line)
+		return result, fmt.Errorf("%s exited %d%.400s", name, exit.Code, line)
 	default:
 		return result, err
 	}

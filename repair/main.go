@@ -5,6 +5,8 @@
 //	repair check -command -- /opt/test --all   or a command of yours: exit 0 healthy, 1 problem
 //	repair reset-gpu -gpu 0000:4e:00           reset GPUs with the vendor's tool
 //	repair reboot -boot-id ID                  reboot an idle node, unless it is in another boot already
+//	repair collect -node NAME                  write what is known about the node's faults into a bundle
+//	repair print-bundle -node NAME -at TIME    print a bundle
 //
 // The last line on standard output, which is the termination message of the container too, is one JSON object:
 //
@@ -12,7 +14,7 @@
 //	{"result":"refused","message":"...","holders":[{"pid":71,"command":"python","pod":"ml/train-0"}],"bootID":"..."}
 //
 //	result    exit  meaning
-//	done      0     the reset or the reboot was made, or the node is in a new boot already
+//	done      0     the reset or the reboot was made, or the node is in a new boot already, or the bundle was written or printed
 //	healthy   0     the check has run and found no fault
 //	problem   0     the check has run and found a fault; that of DCGM's diagnostics is in the report that the plugin dcgm judges
 //	failed    1     it could not do its work, and will not without a heavier action or a person
@@ -38,6 +40,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/flags"
 	"github.com/pitcrew-dev/pitcrew/internal/repairresult"
 	"github.com/pitcrew-dev/pitcrew/internal/version"
+	"github.com/pitcrew-dev/pitcrew/repair/evidence"
 )
 
 const usage = `repair works on a node: Pitcrew's Jobs run it.
@@ -46,6 +49,9 @@ const usage = `repair works on a node: Pitcrew's Jobs run it.
   repair check -command -- ARGV...    run a command: exit 0 healthy, 1 problem, else failed
   repair reset-gpu -gpu LIST | -all   reset GPUs with the vendor's tool; -dry-run says what it would do
   repair reboot -boot-id ID           reboot an idle node, unless it is in another boot already
+  repair collect -node NAME           write what is known about the node's faults into a bundle
+  repair print-bundle -node NAME -at TIME
+                                      print a bundle that is on the node, as base64
   repair -version
 
 "repair COMMAND -h" lists the flags of a command. The last line on stdout is the result as JSON.
@@ -83,7 +89,6 @@ func run(args []string, stdout io.Writer) int {
 	if len(args) > 0 {
 		name = args[0]
 	}
-	var a action
 	switch name {
 	case "-version", "--version":
 		fmt.Fprintln(stdout, "repair "+version.String())
@@ -91,14 +96,12 @@ func run(args []string, stdout io.Writer) int {
 	case "-h", "-help", "--help", "help":
 		fmt.Fprint(stdout, usage)
 		return 0
-	case "check":
-		a = &checkAction{}
-	case "reset-gpu":
-		a = &resetAction{}
-	case "reboot":
-		a = &rebootAction{}
-	default:
-		return refused(fmt.Errorf("%q is none of check, reset-gpu and reboot", name))
+	case evidence.PrintHCAs:
+		return evidence.PrintAdapters(args[1:], stdout)
+	}
+	a := actionOf(name, stdout)
+	if a == nil {
+		return refused(fmt.Errorf("%q is none of check, reset-gpu, reboot, collect and print-bundle", name))
 	}
 	f := flags.NewSet("repair " + name)
 	f.SetOutput(io.Discard) // Parse prints the usage for -h and for a bad flag alike
@@ -120,6 +123,24 @@ func run(args []string, stdout io.Writer) int {
 	r := attempt(ctx, a, report)
 	report(r)
 	return r.Result.ExitCode()
+}
+
+// actionOf returns a command by its name, nil if there is none.
+func actionOf(name string, stdout io.Writer) action {
+	switch name {
+	case "check":
+		return &checkAction{}
+	case "reset-gpu":
+		return &resetAction{}
+	case "reboot":
+		return &rebootAction{}
+	case "collect":
+		return &collectAction{}
+	case "print-bundle":
+		return &printAction{stdout: stdout}
+	default:
+		return nil
+	}
 }
 
 // attempt runs an action. An error is a failure, unless it is a refusal, and so is a panic.

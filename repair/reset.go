@@ -16,6 +16,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/repairresult"
 	"github.com/pitcrew-dev/pitcrew/internal/systemd"
 	"github.com/pitcrew-dev/pitcrew/repair/holders"
+	"github.com/pitcrew-dev/pitcrew/repair/program"
 )
 
 // node holds the flags that say what belongs to the node.
@@ -72,7 +73,7 @@ func (a *resetAction) flags(f *flags.Set) {
 	flags.List(f.FlagSet, &a.clients, "clients", "`services` of systemd that are stopped before and started again afterwards (default: those of NVIDIA; empty: none)",
 		nil)
 	f.StringVar(&a.tool, "tool", "", "`path` of the vendor's tool below -root (default: nvidia-smi, mx-smi or npu-smi where they are installed)")
-	f.StringVar(&a.root, "root", "", "`directory` that the tool takes for / (default: the first of "+strings.Join(roots[:2], ", ")+" and / that has it)")
+	f.StringVar(&a.root, "root", "", "`directory` that the tool takes for / (default: the first of "+strings.Join(program.Roots[:2], ", ")+" and / that has it)")
 	f.DurationVar(&a.timeout, "timeout", 8*time.Minute, "limit of the run; putting everything back may take 2m more",
 		time.Second, flags.Day)
 	f.DurationVar(&a.resetLimit, "reset-timeout", 3*time.Minute, "limit of one call of the tool that resets",
@@ -125,7 +126,7 @@ func (a *resetAction) run(ctx context.Context, _ func(repairresult.Result)) (res
 			return result, fmt.Errorf("GPU %s is not on the PCI bus: no reset brings it back", g)
 		}
 	}
-	tool, err := find(v.tool, a.tool, a.root)
+	tool, err := program.Find(v.tool, a.tool, a.root)
 	if err != nil {
 		return result, err
 	}
@@ -173,7 +174,7 @@ func (a *resetAction) run(ctx context.Context, _ func(repairresult.Result)) (res
 
 // dryRun returns a refusal that says what a reset would do, or what holds a device now. It asks the vendor's tool for persistence modes and
 // changes nothing. It is a refusal, because no GPU was reset: whoever waits for the reset must not take it for done.
-func (a *resetAction) dryRun(ctx context.Context, v vendor, tool command, gpus []string) error {
+func (a *resetAction) dryRun(ctx context.Context, v vendor, tool program.Command, gpus []string) error {
 	const said = "dry run, nothing was changed: "
 	w := a.watcher(v, v.devices)
 	w.Wait = 0
@@ -185,7 +186,7 @@ func (a *resetAction) dryRun(ctx context.Context, v vendor, tool command, gpus [
 	if v.name == "nvidia" {
 		text += fmt.Sprintf(", turn persistence mode off where it is on, which is %q", persistent(ctx, tool, gpus))
 	}
-	return refuse("%s%s, reset %s with %s, and undo the rest", said, text, strings.Join(gpus, ", "), tool.root+tool.path)
+	return refuse("%s%s, reset %s with %s, and undo the rest", said, text, strings.Join(gpus, ", "), tool.Root+tool.Path)
 }
 
 // stops returns the services that a reset stops.
@@ -197,7 +198,7 @@ func (a *resetAction) stops(v vendor) []string {
 }
 
 // reset takes clients away from the GPUs, resets them and returns which were reset.
-func (a *resetAction) reset(ctx context.Context, s *state, v vendor, tool command, w *holders.Watcher, clients, gpus, bus []string) ([]string, error) {
+func (a *resetAction) reset(ctx context.Context, s *state, v vendor, tool program.Command, w *holders.Watcher, clients, gpus, bus []string) ([]string, error) {
 	for {
 		if v.name == "nvidia" {
 			// Before the services: persistenced sets the mode back when it ends.
@@ -234,7 +235,7 @@ func (a *resetAction) reset(ctx context.Context, s *state, v vendor, tool comman
 }
 
 // verified waits until the GPUs answer.
-func (a *resetAction) verified(ctx context.Context, v vendor, tool command, gpus []string) error {
+func (a *resetAction) verified(ctx context.Context, v vendor, tool program.Command, gpus []string) error {
 	settle := v.settle
 	if a.settle >= 0 {
 		settle = a.settle
@@ -268,7 +269,7 @@ func (a *resetAction) verified(ctx context.Context, v vendor, tool command, gpus
 }
 
 // persistent returns the GPUs whose persistence mode is on. One that does not answer is left as it is.
-func persistent(ctx context.Context, tool command, gpus []string) (on []string) {
+func persistent(ctx context.Context, tool program.Command, gpus []string) (on []string) {
 	for _, g := range gpus {
 		is, err := persistence(ctx, tool, g)
 		if err != nil {
@@ -282,7 +283,7 @@ func persistent(ctx context.Context, tool command, gpus []string) (on []string) 
 }
 
 // persist turns persistence mode on, where no service has done it, and returns the GPUs where it failed.
-func persist(ctx context.Context, tool command, gpus []string) (left []string, err error) {
+func persist(ctx context.Context, tool program.Command, gpus []string) (left []string, err error) {
 	var errs []error
 	for _, g := range gpus {
 		if on, err := persistence(ctx, tool, g); err == nil && on {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/gpu"
 	"github.com/pitcrew-dev/pitcrew/internal/sysfs"
+	"github.com/pitcrew-dev/pitcrew/repair/program"
 )
 
 // vendor is what differs from vendor to vendor. GPUs are named by their PCI addresses, as in messages: 0000:4e:00.
@@ -30,9 +31,9 @@ type vendor struct {
 	// bus lists its GPUs on the PCI bus.
 	bus func(root string) ([]string, error)
 	// reset resets GPUs.
-	reset func(ctx context.Context, t command, gpus []string, limit time.Duration) error
+	reset func(ctx context.Context, t program.Command, gpus []string, limit time.Duration) error
 	// answers returns nil if a GPU answers.
-	answers func(ctx context.Context, t command, gpu string) error
+	answers func(ctx context.Context, t program.Command, gpu string) error
 	// settle is how long nothing may be asked after a reset.
 	settle time.Duration
 }
@@ -125,21 +126,21 @@ func long(address string) string {
 	return strings.ToUpper(strings.Repeat("0", max(0, 8-len(domain)))+domain+":"+rest) + ".0"
 }
 
-func resetNVIDIA(ctx context.Context, t command, gpus []string, limit time.Duration) error {
+func resetNVIDIA(ctx context.Context, t program.Command, gpus []string, limit time.Duration) error {
 	var ids []string
 	for _, g := range gpus {
 		ids = append(ids, long(g))
 	}
-	text, err := t.with(limit, "--gpu-reset", "-i", strings.Join(ids, ",")).run(ctx)
+	text, err := t.With(limit, "--gpu-reset", "-i", strings.Join(ids, ",")).Run(ctx)
 	// Texts of nvidia-smi 535 and 550. With these it may exit 0.
 	switch {
 	case strings.Contains(text, "must be reset together"):
 		return errTogether
 	case strings.Contains(text, "In use by another client") || strings.Contains(text, "is currently in use by another process"):
-		return refuse("nvidia-smi does not reset GPUs that are in use: %.300s", oneLine(text))
+		return refuse("nvidia-smi does not reset GPUs that are in use: %.300s", program.OneLine(text))
 	}
-	if exit := (*exitError)(nil); errors.As(err, &exit) {
-		if means, known := nvidiaExits[exit.code]; known {
+	if exit := (*program.ExitError)(nil); errors.As(err, &exit) {
+		if means, known := nvidiaExits[exit.Code]; known {
 			return fmt.Errorf("%w (%s)", err, means)
 		}
 	}
@@ -153,8 +154,8 @@ var nvidiaExits = map[int]string{
 	14: "the infoROM is corrupt", 15: "the GPU is lost from the bus or not reachable", 255: "another error, or an internal one of the driver",
 }
 
-func nvidiaAnswers(ctx context.Context, t command, address string) error {
-	text, err := t.with(asking, "--query-gpu=pci.bus_id", "--format=csv,noheader", "-i", long(address)).run(ctx)
+func nvidiaAnswers(ctx context.Context, t program.Command, address string) error {
+	text, err := t.With(asking, "--query-gpu=pci.bus_id", "--format=csv,noheader", "-i", long(address)).Run(ctx)
 	if err == nil && gpu.Address(strings.TrimSpace(text)) != address {
 		err = fmt.Errorf("nvidia-smi --query-gpu answered %.80q", text)
 	}
@@ -162,8 +163,8 @@ func nvidiaAnswers(ctx context.Context, t command, address string) error {
 }
 
 // persistence reads the persistence mode of a GPU of NVIDIA.
-func persistence(ctx context.Context, t command, address string) (on bool, err error) {
-	text, err := t.with(asking, "--query-gpu=persistence_mode", "--format=csv,noheader", "-i", long(address)).run(ctx)
+func persistence(ctx context.Context, t program.Command, address string) (on bool, err error) {
+	text, err := t.With(asking, "--query-gpu=persistence_mode", "--format=csv,noheader", "-i", long(address)).Run(ctx)
 	if err != nil {
 		return false, err
 	}
@@ -177,8 +178,8 @@ func persistence(ctx context.Context, t command, address string) (on bool, err e
 	}
 }
 
-func setPersistence(ctx context.Context, t command, address, mode string) error {
-	_, err := t.with(asking, "-pm", mode, "-i", long(address)).run(ctx)
+func setPersistence(ctx context.Context, t program.Command, address, mode string) error {
+	_, err := t.With(asking, "-pm", mode, "-i", long(address)).Run(ctx)
 	return err
 }
 
@@ -186,8 +187,8 @@ func setPersistence(ctx context.Context, t command, address, mode string) error 
 var metaXLine = regexp.MustCompile(`^GPU#(\d+)\s+\S+\s+([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])\s+(\S.*)$`)
 
 // metaXIndex finds the number of a GPU and its state. Another vendor's tool has the same name; its lists look different.
-func metaXIndex(ctx context.Context, t command, address string) (index, state string, err error) {
-	text, err := t.with(asking, "-L").run(ctx)
+func metaXIndex(ctx context.Context, t program.Command, address string) (index, state string, err error) {
+	text, err := t.With(asking, "-L").Run(ctx)
 	if err != nil {
 		return "", "", err
 	}
@@ -197,23 +198,23 @@ func metaXIndex(ctx context.Context, t command, address string) (index, state st
 			return m[1], strings.TrimSpace(state), nil
 		}
 	}
-	return "", "", fmt.Errorf("mx-smi -L does not list the GPU %s: %.200s", address, oneLine(text))
+	return "", "", fmt.Errorf("mx-smi -L does not list the GPU %s: %.200s", address, program.OneLine(text))
 }
 
-func resetMetaX(ctx context.Context, t command, gpus []string, limit time.Duration) error {
+func resetMetaX(ctx context.Context, t program.Command, gpus []string, limit time.Duration) error {
 	for _, g := range gpus {
 		index, _, err := metaXIndex(ctx, t, g)
 		if err != nil {
 			return err
 		}
-		if _, err := t.with(limit, "-r", "-i", index).run(ctx); err != nil {
+		if _, err := t.With(limit, "-r", "-i", index).Run(ctx); err != nil {
 			return fmt.Errorf("GPU %s: %w", g, err)
 		}
 	}
 	return nil
 }
 
-func metaXAnswers(ctx context.Context, t command, address string) error {
+func metaXAnswers(ctx context.Context, t program.Command, address string) error {
 	_, state, err := metaXIndex(ctx, t, address)
 	if err == nil && state != "Available" {
 		err = fmt.Errorf("mx-smi says that the GPU %s is %.80q", address, state)
@@ -225,8 +226,8 @@ func metaXAnswers(ctx context.Context, t command, address string) error {
 var ascendRow = regexp.MustCompile(`^\s*(\d+)\s+(\d+)\s+(\d+)\s+Ascend`)
 
 // ascendChip finds the ids of an NPU and of its chip.
-func ascendChip(ctx context.Context, t command, address string) (npu, chip string, err error) {
-	text, err := t.with(asking, "info", "-m").run(ctx)
+func ascendChip(ctx context.Context, t program.Command, address string) (npu, chip string, err error) {
+	text, err := t.With(asking, "info", "-m").Run(ctx)
 	if err != nil {
 		return "", "", err
 	}
@@ -235,7 +236,7 @@ func ascendChip(ctx context.Context, t command, address string) (npu, chip strin
 		if m == nil {
 			continue
 		}
-		board, err := t.with(asking, "info", "-t", "board", "-i", m[1], "-c", m[2]).run(ctx)
+		board, err := t.With(asking, "info", "-t", "board", "-i", m[1], "-c", m[2]).Run(ctx)
 		if err != nil {
 			return "", "", err
 		}
@@ -250,18 +251,18 @@ func ascendChip(ctx context.Context, t command, address string) (npu, chip strin
 	return "", "", fmt.Errorf("npu-smi lists no NPU at %s", address)
 }
 
-func resetAscend(ctx context.Context, t command, gpus []string, limit time.Duration) error {
+func resetAscend(ctx context.Context, t program.Command, gpus []string, limit time.Duration) error {
 	for _, g := range gpus {
 		npu, chip, err := ascendChip(ctx, t, g)
 		if err != nil {
 			return err
 		}
 		// By PCIe: the way through the BMC (without -m 1) needs its newest firmware. The tool asks whether it really shall.
-		set := t.with(limit, "set", "-t", "reset", "-i", npu, "-c", chip, "-m", "1")
-		set.stdin = "Y\n"
-		text, err := set.run(ctx)
+		set := t.With(limit, "set", "-t", "reset", "-i", npu, "-c", chip, "-m", "1")
+		set.Stdin = "Y\n"
+		text, err := set.Run(ctx)
 		if err == nil && !slices.ContainsFunc(strings.Split(text, "\n"), isStatusOK) {
-			err = fmt.Errorf("npu-smi set -t reset: %.200s", oneLine(text))
+			err = fmt.Errorf("npu-smi set -t reset: %.200s", program.OneLine(text))
 		}
 		if err != nil {
 			return fmt.Errorf("NPU %s: %w", g, err)
@@ -275,14 +276,14 @@ func isStatusOK(line string) bool {
 	return strings.TrimSpace(key) == "Status" && strings.TrimSpace(value) == "OK"
 }
 
-func ascendAnswers(ctx context.Context, t command, address string) error {
+func ascendAnswers(ctx context.Context, t program.Command, address string) error {
 	npu, chip, err := ascendChip(ctx, t, address)
 	if err != nil {
 		return err
 	}
-	text, err := t.with(asking, "info", "-t", "health", "-i", npu, "-c", chip).run(ctx)
+	text, err := t.With(asking, "info", "-t", "health", "-i", npu, "-c", chip).Run(ctx)
 	if err == nil && !strings.Contains(text, "Health") {
-		err = fmt.Errorf("npu-smi info -t health: %.200s", oneLine(text))
+		err = fmt.Errorf("npu-smi info -t health: %.200s", program.OneLine(text))
 	}
 	return err
 }

@@ -35,7 +35,7 @@ func TestProgramsRefuseNumbersOutOfBounds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	packages, programs := []string{"./preflight", "./repair"}, []string{"preflight", "repair check", "repair reboot", "repair reset-gpu"}
+	packages, programs := []string{"./preflight", "./repair"}, []string{"preflight", "repair check", "repair collect", "repair print-bundle", "repair reboot", "repair reset-gpu"}
 	for _, plugin := range plugins {
 		packages, programs = append(packages, "./plugins/"+filepath.Base(plugin)), append(programs, filepath.Base(plugin))
 	}

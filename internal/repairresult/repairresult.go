@@ -59,6 +59,8 @@ type Result struct {
 	Holders []Holder `json:"holders,omitempty"`
 	// Stopped are the units of systemd that were stopped and started again.
 	Stopped []string `json:"stopped,omitempty"`
+	// Bundle is the name of the bundle of evidence that was written.
+	Bundle string `json:"bundle,omitempty"`
 	// BootID is the boot in which it ran.
 	BootID string `json:"bootID,omitempty"`
 }
@@ -113,7 +115,7 @@ func Parse(message string) (Result, error) {
 
 // clean makes every text one printable line.
 func (r *Result) clean() {
-	r.Message, r.BootID = clean(r.Message), clean(r.BootID)
+	r.Message, r.Bundle, r.BootID = clean(r.Message), clean(r.Bundle), clean(r.BootID)
 	for i := range r.GPUs {
 		r.GPUs[i] = clean(r.GPUs[i])
 	}
