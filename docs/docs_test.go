@@ -53,8 +53,8 @@ func TestEveryLinkHasATarget(t *testing.T) {
 	}
 }
 
-// TestTheValuesOfTheInstallPageRender gives each YAML block of the page to the chart as its values.
-func TestTheValuesOfTheInstallPageRender(t *testing.T) {
+// TestTheValuesOfTheInstallPagesRender gives each YAML block of the pages to the chart as its values.
+func TestTheValuesOfTheInstallPagesRender(t *testing.T) {
 	root, err := components.Root()
 	if err != nil {
 		t.Fatal(err)
@@ -62,7 +62,7 @@ func TestTheValuesOfTheInstallPageRender(t *testing.T) {
 	if err := components.Build(t.Context(), os.Stderr, root, components.Helm); err != nil {
 		t.Fatal(err)
 	}
-	blocks := values.FindAllStringSubmatch(read(t, "install.md"), -1)
+	blocks := values.FindAllStringSubmatch(read(t, "install.md")+read(t, "platforms.md"), -1)
 	if len(blocks) == 0 {
 		t.Fatal("found no values")
 	}

@@ -14,18 +14,11 @@ var long = map[string]int{
 	"CONTRIBUTING.md":             1810,
 	"README.md":                   1710,
 	"docs/alerting.md":            2200,
-	"docs/architecture.md":        2750,
-	"docs/faq.md":                 1700,
-	"docs/handoff.md":             2300,
-	"docs/install.md":             2100,
-	"docs/jobs.md":                4000,
-	"docs/migrate.md":             1900,
 	"docs/preflight.md":           1911,
 	"docs/progress.md":            1510,
 	"docs/repair.md":              4200,
 	"docs/runbooks/JobRestart.md": 1700,
 	"docs/security.md":            6500,
-	"docs/troubleshooting.md":     5500,
 	"manifests/chart/README.md":   2200,
 }
 

@@ -8,7 +8,7 @@ import _ "embed"
 //go:embed alerting.md
 var Alerting string
 
-// Troubleshooting is the page on what to do when something is wrong, and on what the words of the output mean, in Markdown.
+// Words is the page on what the words of the output mean, in Markdown.
 //
-//go:embed troubleshooting.md
-var Troubleshooting string
+//go:embed words.md
+var Words string

@@ -20,7 +20,11 @@ func TestEveryReasonAndStatusIsExplained(t *testing.T) {
 		t.Fatal(err)
 	}
 	pages := ""
-	for _, file := range append(runbooks, "troubleshooting.md") {
+	troubleshooting, err := filepath.Glob("troubleshooting*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range append(append(runbooks, troubleshooting...), "words.md") {
 		pages += read(t, file)
 	}
 	for dir, want := range map[string]int{
@@ -33,7 +37,7 @@ func TestEveryReasonAndStatusIsExplained(t *testing.T) {
 		}
 		for _, word := range words {
 			if !regexp.MustCompile("`[^`\n]*\\b" + regexp.QuoteMeta(word) + "\\b[^`\n]*`").MatchString(pages) {
-				t.Errorf("`%s` of %s is explained neither in docs/troubleshooting.md nor in a runbook", word, dir)
+				t.Errorf("`%s` of %s is explained neither in docs/words.md, nor in docs/troubleshooting*.md, nor in a runbook", word, dir)
 			}
 		}
 	}

@@ -249,7 +249,7 @@ func (r rig) isCordoned(node string, want bool) error {
 	return nil
 }
 
-// docs/handoff.md says with which release this was tested.
+// docs/slurm.md says with which release this was tested.
 func TestThePageNamesThePinnedRelease(t *testing.T) {
 	root, err := components.Root()
 	if err != nil {
@@ -260,13 +260,13 @@ func TestThePageNamesThePinnedRelease(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, version, _ := strings.Cut(filepath.Base(module), "@v")
-	page, err := os.ReadFile(filepath.Join(root, "docs", "handoff.md"))
+	page, err := os.ReadFile(filepath.Join(root, "docs", "slurm.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"**slurm-operator** (" + version + ")", "**Tested** with slurm-operator " + version + " itself"} {
 		if !strings.Contains(string(page), want) {
-			t.Errorf("docs/handoff.md does not have %q", want)
+			t.Errorf("docs/slurm.md does not have %q", want)
 		}
 	}
 }

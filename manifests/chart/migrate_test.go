@@ -16,13 +16,13 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 )
 
-// What konduktor and kcover look for in logs is a condition and an alert with the values that docs/migrate.md gives, and no taint.
+// What konduktor and kcover look for in logs is a condition and an alert with the values that docs/migrate-kcover.md gives, and no taint.
 func TestLogTextsOfKonduktorAndKcoverWithTheValuesOfThePage(t *testing.T) {
-	page, err := os.ReadFile("../../docs/migrate.md")
+	page, err := os.ReadFile("../../docs/migrate-kcover.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, after, _ := strings.Cut(string(page), "### Log texts")
+	_, after, _ := strings.Cut(string(page), "## Log texts")
 	_, after, _ = strings.Cut(after, "```yaml\n")
 	values, _, _ := strings.Cut(after, "```")
 	objects := mustRender(t, values)

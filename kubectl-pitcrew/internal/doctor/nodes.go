@@ -171,7 +171,7 @@ func (d *doctor) staleConditions(context.Context) ([]cli.Finding, error) {
 	var found []cli.Finding
 	for _, name := range slices.Sorted(maps.Keys(stale)) {
 		found = append(found, cli.Warning("", "kubectl pitcrew describe NODE names the detector's pod; "+
-			"if nothing writes the condition any more, docs/troubleshooting.md says how to remove it",
+			"if nothing writes the condition any more, docs/troubleshooting-repairs.md says how to remove it",
 			"%s: no heartbeat on %d nodes: %s", name, len(stale[name]), cli.Some(stale[name])))
 	}
 	if len(found) == 0 {

@@ -44,8 +44,7 @@ var topics = map[string]string{
 
 // tablesOf are the pages whose tables and lists begin with the names of Events, reasons, statuses and metrics.
 func tablesOf() map[string]string {
-	_, words, _ := strings.Cut(docs.Troubleshooting, "## What the words mean\n")
-	pages := map[string]string{"docs/alerting.md": docs.Alerting, "docs/troubleshooting.md": words}
+	pages := map[string]string{"docs/alerting.md": docs.Alerting, "docs/words.md": docs.Words}
 	for _, name := range []string{"JobRestart", "PitcrewQuarantineBlocked"} {
 		text, err := runbooks.Page(name)
 		if err != nil {

@@ -63,8 +63,7 @@ func TestEveryAlertAndEventIsExplained(t *testing.T) {
 		}
 	}
 	alerts := len(names)
-	_, tables, _ := strings.Cut(read("../../../docs/troubleshooting.md"), "## What the words mean")
-	tables, _, _ = strings.Cut(tables, "**`STATUS`")
+	tables, _, _ := strings.Cut(read("../../../docs/words.md"), "**`STATUS`")
 	for _, row := range regexp.MustCompile("(?m)^\\| (`.*?) \\|").FindAllStringSubmatch(tables, -1) {
 		for _, m := range quoted.FindAllStringSubmatch(row[1], -1) {
 			names = append(names, m[1])

@@ -22,7 +22,7 @@ import (
 
 const (
 	rbacFile     = "../../../manifests/remediator/rbac.yaml"
-	docsFile     = "../../../docs/jobs.md"
+	docsFile     = "../../../docs/job-kinds.md"
 	clusterTests = ".."
 	operators    = "../operators"
 )
@@ -42,7 +42,7 @@ func TestEveryKindIsComplete(t *testing.T) {
 				}
 			}
 			if !documented(headings, apiVersion, kind) {
-				t.Errorf("docs/jobs.md has no section about %s: add a heading like \"### %ss (`%s`)\" and below it what stops and starts the job, what is refused and which traps there are",
+				t.Errorf("docs/job-kinds.md has no section about %s: add a heading like \"### %ss (`%s`)\" and below it what stops and starts the job, what is refused and which traps there are",
 					kind, kind, apiVersion)
 			}
 			if !tested[apiVersion+" "+kind] {
