@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/yaml"
 
 	"github.com/pitcrew-dev/pitcrew/e2e/components"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
@@ -153,6 +154,68 @@ func TestTheValuesOfTheExamplesRender(t *testing.T) {
 		if pools == 0 || !enforces {
 			t.Errorf("%s: %d pools, a rule enforces: %t", file, pools, enforces)
 		}
+	}
+}
+
+// TestTheValuesOfGitOpsRender renders the chart with the values in the examples for Argo CD and Flux.
+func TestTheValuesOfGitOpsRender(t *testing.T) {
+	root, err := components.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := components.Build(t.Context(), os.Stderr, root, components.Helm); err != nil {
+		t.Fatal(err)
+	}
+	at := map[string][]string{"Application": {"spec", "source", "helm", "valuesObject"}, "HelmRelease": {"spec", "values"}}
+	rendered := 0
+	for _, file := range yamls(t, "examples/gitops") {
+		for _, object := range decode(t, []byte(read(t, file))) {
+			fields, ok := at[object.GetKind()]
+			if !ok {
+				continue
+			}
+			values, found, err := unstructured.NestedMap(object.Object, fields...)
+			if err != nil || !found {
+				t.Fatalf("%s has no values: %v", file, err)
+			}
+			text, err := yaml.Marshal(values)
+			if err != nil {
+				t.Fatal(err)
+			}
+			helm := exec.CommandContext(t.Context(), components.Helm.Path(root), "template", "pitcrew", filepath.Join(root, "manifests/chart"),
+				"--namespace", "pitcrew", "--values", "-")
+			helm.Stdin = bytes.NewReader(text)
+			out, err := helm.CombinedOutput()
+			if err != nil || !strings.Contains(string(out), "kind: DaemonSet") {
+				t.Errorf("%s: %v\n%.2000s", file, err, out)
+			}
+			rendered++
+		}
+	}
+	if rendered != 2 {
+		t.Errorf("%d examples, want Argo CD and Flux", rendered)
+	}
+}
+
+// TestTheAccountsOfOpenShiftAreThoseOfTheChart compares the accounts that may use a security context constraint with those that the chart makes.
+func TestTheAccountsOfOpenShiftAreThoseOfTheChart(t *testing.T) {
+	chart := ""
+	for _, file := range yamls(t, "../manifests/chart/templates") {
+		chart += read(t, file)
+	}
+	accounts := 0
+	for _, object := range decode(t, []byte(read(t, "examples/openshift/scc.yaml"))) {
+		subjects, _, _ := unstructured.NestedSlice(object.Object, "subjects")
+		for _, subject := range subjects {
+			name, _ := subject.(map[string]any)["name"].(string)
+			accounts++
+			if name == "" || !strings.Contains(chart, "serviceAccountName: "+name+"\n") {
+				t.Errorf("no pod of the chart has the account %q", name)
+			}
+		}
+	}
+	if accounts != 3 {
+		t.Errorf("%d accounts, want 3", accounts)
 	}
 }
 
