@@ -3,10 +3,15 @@ package docs
 
 import _ "embed"
 
-// Alerting is the page on alerts and metrics, in Markdown.
+// Alerting is the page on alerts and the dashboard, in Markdown.
 //
 //go:embed alerting.md
 var Alerting string
+
+// Metrics is the page on the metrics of the remediator, in Markdown.
+//
+//go:embed metrics.md
+var Metrics string
 
 // Words is the page on what the words of the output mean, in Markdown.
 //

@@ -41,13 +41,13 @@ func TestThePageOfStabilityNamesEveryKey(t *testing.T) {
 }
 
 func TestTheMetricsOfThePageOfStabilityExist(t *testing.T) {
-	metrics, alerting := regexp.MustCompile("`pitcrew_[a-z_]+`").FindAllString(read(t, "stability.md"), -1), read(t, "alerting.md")
+	metrics, listed := regexp.MustCompile("`pitcrew_[a-z_]+`").FindAllString(read(t, "stability.md"), -1), read(t, "metrics.md")
 	if len(metrics) < 10 {
 		t.Errorf("found only %d metrics", len(metrics))
 	}
 	for _, metric := range metrics {
-		if !strings.Contains(alerting, metric) {
-			t.Errorf("docs/stability.md promises %s, which docs/alerting.md does not list", metric)
+		if !strings.Contains(listed, metric) {
+			t.Errorf("docs/stability.md promises %s, which docs/metrics.md does not list", metric)
 		}
 	}
 }

@@ -313,6 +313,7 @@ func TestEveryListedReasonIsInTheSource(t *testing.T) {
 const page = "../../docs/alerting.md"
 
 func TestThePageListsTheMetrics(t *testing.T) {
+	const page = "../../docs/metrics.md"
 	text, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)
