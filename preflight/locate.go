@@ -38,7 +38,7 @@ var (
 	errBad = errors.New("this container has ended before, because this node is bad")
 )
 
-// isFinal tells whether waiting does not help.
+// isFinal reports whether waiting does not help.
 func isFinal(err error) bool {
 	return errors.Is(err, errEnded) || errors.Is(err, errAlone) ||
 		apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || apierrors.IsNotFound(err)
@@ -163,13 +163,13 @@ func hasPreflight(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Spec.InitContainers, func(c corev1.Container) bool { return c.Name == gang.Container })
 }
 
-// hasFailed tells whether an init container is a preflight that has found its node bad before it was restarted.
+// hasFailed reports whether an init container is a preflight that has found its node bad before it was restarted.
 func hasFailed(s corev1.ContainerStatus) bool {
 	last := s.LastTerminationState.Terminated
 	return s.Name == gang.Container && last != nil && last.ExitCode == exitNodeBad
 }
 
-// hasPassed tells whether an init container is a preflight that has let the job start.
+// hasPassed reports whether an init container is a preflight that has let the job start.
 func hasPassed(s corev1.ContainerStatus) bool {
 	return s.Name == gang.Container && s.State.Terminated != nil && s.State.Terminated.ExitCode == exitOK
 }

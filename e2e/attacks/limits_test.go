@@ -450,7 +450,7 @@ func (s *scene) status(policy string) string {
 	return string(out)
 }
 
-// notInstalled tells whether status ended with 2, as it must here: the remediator of a test is no Deployment.
+// notInstalled reports whether status ended with 2, as it must here: the remediator of a test is no Deployment.
 func notInstalled(err error) bool {
 	var ended *exec.ExitError
 	return errors.As(err, &ended) && ended.ExitCode() == 2

@@ -141,7 +141,7 @@ func (s *scene) jobOnNode() (*batchv1.Job, string) {
 	return job, node
 }
 
-// hasRestartRecord tells whether a restart of the job was begun.
+// hasRestartRecord reports whether a restart of the job was begun.
 func (s *scene) hasRestartRecord(job *batchv1.Job) bool {
 	s.Helper()
 	if err := s.admin.Get(s.Context(), client.ObjectKeyFromObject(job), job); err != nil {

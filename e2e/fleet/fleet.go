@@ -255,7 +255,7 @@ func (f *Fleet) OnChange(on func(*corev1.Node)) {
 	f.on = on
 }
 
-// Tainted tells whether a node is quarantined.
+// Tainted reports whether a node is quarantined.
 func Tainted(n *corev1.Node) bool {
 	return slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == conditions.TaintUnhealthy })
 }

@@ -143,7 +143,7 @@ func containers() (pids []int, err error) {
 	return pids, nil
 }
 
-// hasOwnNamespace tells whether a process is in a namespace of processes below ours.
+// hasOwnNamespace reports whether a process is in a namespace of processes below ours.
 func hasOwnNamespace(pid int) bool {
 	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)) // it may have ended
 	_, ids, _ := strings.Cut(string(status), "\nNSpid:")

@@ -99,14 +99,14 @@ func Addresses(message string) ([]string, bool) {
 	return slices.Compact(found), len(found) > 0
 }
 
-// NamesHardware tells whether a message may name a fault of the hardware. Errors of applications may have a class that a rule lists: an Xid
-// that recurs needs an inspection, and a site can change the classes. A job with a bug would take one GPU after the other then.
+// NamesHardware reports whether a message may name a fault of the hardware. Errors of applications may have a class that a rule lists: an
+// Xid that recurs needs an inspection, and a site can change the classes. A job with a bug would take one GPU after the other then.
 func NamesHardware(message string) bool {
 	m, err := conditions.ParseMessage(message)
 	return err != nil || m.More > 0 || slices.ContainsFunc(m.Parts, isOfHardware)
 }
 
-// isOfHardware tells whether a part of a message is neither an error of an application nor what could not be read.
+// isOfHardware reports whether a part of a message is neither an error of an application nor what could not be read.
 func isOfHardware(p conditions.Part) bool {
 	return !xid.IsOfApplication(p.Text) && !strings.HasPrefix(p.Text, conditions.NotRead)
 }
@@ -187,7 +187,7 @@ func pools(node string, all []resourceapi.ResourceSlice) []*pool {
 	return list
 }
 
-// isOf tells whether a pool is named after the node: its name, or one part of a path.
+// isOf reports whether a pool is named after the node: its name, or one part of a path.
 func isOf(node, pool string) bool { return slices.Contains(strings.Split(pool, "/"), node) }
 
 func (p *pool) devicesAt(address string) (found []*resourceapi.Device) {
@@ -259,7 +259,7 @@ func Of(r *resourceapi.DeviceTaintRule) Device {
 	return Device{ptr.Deref(s.Driver, ""), ptr.Deref(s.Pool, ""), ptr.Deref(s.Device, "")}
 }
 
-// IsSame tells whether two rules do the same.
+// IsSame reports whether two rules do the same.
 func IsSame(a, b *resourceapi.DeviceTaintRule) bool {
 	return Of(a) == Of(b) && a.Spec.Taint.Key == b.Spec.Taint.Key && a.Spec.Taint.Value == b.Spec.Taint.Value &&
 		a.Spec.Taint.Effect == b.Spec.Taint.Effect && a.Annotations[AnnotationGPU] == b.Annotations[AnnotationGPU]
@@ -275,7 +275,7 @@ func (l *Look) RulesOf(address string) (found []resourceapi.DeviceTaintRule) {
 	return found
 }
 
-// Has tells whether a look has a rule that does the same.
+// Has reports whether a look has a rule that does the same.
 func (l *Look) Has(want *resourceapi.DeviceTaintRule) bool {
 	return slices.ContainsFunc(l.Rules, func(r resourceapi.DeviceTaintRule) bool { return r.Name == want.Name && IsSame(&r, want) })
 }

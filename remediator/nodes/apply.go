@@ -14,7 +14,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 )
 
-// settleDeadline bounds the read that tells whether a node was written.
+// settleDeadline bounds the read that reports whether a node was written.
 const settleDeadline = 5 * time.Second
 
 // apply carries out a decision on the node: at most one write, and Events only once it has succeeded. Applying a decision
@@ -99,13 +99,13 @@ func (w nodeWriter) Patch(ctx context.Context, object client.Object, patch clien
 	return err
 }
 
-// isRefusal tells whether an error of a write means that the API server has not carried it out. Any other error leaves that
+// isRefusal reports whether an error of a write means that the API server has not carried it out. Any other error leaves that
 // open: the answer was lost, or the server itself does not know.
 func isRefusal(err error) bool {
 	return apierrors.IsConflict(err) || apierrors.IsNotFound(err) || isDenied(err)
 }
 
-// isDenied tells whether the same write would be refused again: by a validation, an admission policy or for lack of a permission.
+// isDenied reports whether the same write would be refused again: by a validation, an admission policy or for lack of a permission.
 func isDenied(err error) bool { return apierrors.IsInvalid(err) || apierrors.IsForbidden(err) }
 
 // settle finds out whether the node has a write whose answer was lost, and reports the decision if it has. Until that is

@@ -81,7 +81,7 @@ type Options struct {
 	Jobs     JobRestarter
 	// CatchUp is waited for before anything is decided; nil: nothing is.
 	CatchUp *catchup.Gate
-	// OnBigBurst is told when very many nodes that have changed begin to wait, and when they have been reconciled; nil: nobody. It must not
+	// OnBigBurst is called when very many nodes that have changed begin to wait, and when they have been reconciled, if set. It must not
 	// block.
 	OnBigBurst func(begins bool)
 }
@@ -188,7 +188,7 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus
 		For(&corev1.Node{}, builder.WithPredicates(c.follow(ctx))).
 		Watches(&corev1.ConfigMap{}, handler.EnqueueRequestsFromMapFunc(c.allNodes)).
 		WatchesRawSource(source.Channel(changes, handler.EnqueueRequestsFromMapFunc(c.allNodes))).
-		WatchesRawSource(source.Channel(again, whenIdle)).
+		WatchesRawSource(source.Channel(again, enqueueWhenIdle)).
 		WithOptions(controller.Options{
 			// Only the writes and the requests about jobs are concurrent, see Controller.decide.
 			MaxConcurrentReconciles: writers,
@@ -208,9 +208,9 @@ func reconcileNode(again chan<- event.GenericEvent) func(context.Context, string
 	}
 }
 
-// whenIdle has a node reconciled once no change of another one waits: deliveries must not delay a taint, and nodes that wait for one no
-// other.
-var whenIdle = handler.Funcs{GenericFunc: func(
+// enqueueWhenIdle has a node reconciled once no change of another one waits: deliveries must not delay a taint, and nodes that wait for one
+// no other.
+var enqueueWhenIdle = handler.Funcs{GenericFunc: func(
 	_ context.Context, e event.GenericEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request],
 ) {
 	request := reconcile.Request{NamespacedName: client.ObjectKeyFromObject(e.Object)}

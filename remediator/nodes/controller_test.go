@@ -178,7 +178,7 @@ func TestAFinishedDeliveryWaitsBehindChanges(t *testing.T) {
 	defer queue.ShutDown()
 	finished := reconcile.Request{NamespacedName: types.NamespacedName{Name: "finished"}}
 	changed := reconcile.Request{NamespacedName: types.NamespacedName{Name: "changed"}}
-	whenIdle.Generic(t.Context(), event.GenericEvent{Object: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "finished"}}}, queue)
+	enqueueWhenIdle.Generic(t.Context(), event.GenericEvent{Object: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "finished"}}}, queue)
 	queue.Add(changed)
 	for _, want := range []reconcile.Request{changed, finished} {
 		if got, _ := queue.Get(); got != want {

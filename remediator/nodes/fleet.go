@@ -75,7 +75,7 @@ func (f *fleet) rememberLost(ctx context.Context, p *policy.Policy) error {
 func (f *fleet) refresh(ctx context.Context, p *policy.Policy) error {
 	remembered := f.breaker.Remembered()
 	if f.policy != p {
-		return f.sumUpAll(ctx, p, remembered)
+		return f.refreshAll(ctx, p, remembered)
 	}
 	names := f.pending.TakeTouched()
 	if !remembered.Is(f.memory) {
@@ -93,8 +93,8 @@ func (f *fleet) refresh(ctx context.Context, p *policy.Policy) error {
 	return nil
 }
 
-// sumUpAll begins anew.
-func (f *fleet) sumUpAll(ctx context.Context, p *policy.Policy, remembered limits.Memory) error {
+// refreshAll begins anew.
+func (f *fleet) refreshAll(ctx context.Context, p *policy.Policy, remembered limits.Memory) error {
 	f.policy = nil
 	f.pending.TakeTouched() // before the nodes are read: what changes from now on is summed up again
 	var nodes corev1.NodeList

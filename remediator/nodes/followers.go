@@ -52,7 +52,7 @@ func (c *Controller) tellSoperator(n *corev1.Node, d quarantine.Decision) {
 	}
 }
 
-// keepEvidence tells whether there is nothing to keep about the node, or it is kept.
+// keepEvidence reports whether there is nothing to keep about the node, or it is kept.
 func (c *Controller) keepEvidence(ctx context.Context, n *corev1.Node, r *causes.Record) bool {
 	if err := c.evidence.Keep(ctx, n, r); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "The evidence is not kept yet")

@@ -85,7 +85,7 @@ func (c *Controller) restartJobs(ctx context.Context, n *corev1.Node, d quaranti
 	if after, err = c.jobs.RestartJobsOnNode(ctx, q); err != nil {
 		return after, fmt.Errorf("restart the jobs of node %s: %w", n.Name, err)
 	}
-	last := look{at: at, next: quarantine.NextLook(q.Since, now, lookLate)}
+	last := look{at: at, next: quarantine.NextPodCheck(q.Since, now, lookLate)}
 	if after > 0 {
 		if last.asked = now.Add(after); last.asked.Before(last.next) {
 			last.next = last.asked

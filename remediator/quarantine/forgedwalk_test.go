@@ -239,7 +239,7 @@ func parsed(w *world) *causes.Record {
 	return r
 }
 
-// hasFault tells whether a condition of the node restarts jobs by the rules of the fleet.
+// hasFault reports whether a condition of the node restarts jobs by the rules of the fleet.
 func hasFault(w *world) bool {
 	return slices.ContainsFunc(w.node.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == "GPUXidError" && c.Status == corev1.ConditionTrue || c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue

@@ -281,8 +281,8 @@ func ofIncident(i *limits.Incident) string {
 // to the node before it saw the taint.
 var restartDelays = []time.Duration{2 * time.Second, 15 * time.Second, time.Minute}
 
-// NextLook is when the pods of a node are due to be listed again that was tainted at a time, at the latest after most.
-func NextLook(since, now time.Time, most time.Duration) time.Time {
+// NextPodCheck is when the pods of a node are due to be listed again that was tainted at a time, at the latest after most.
+func NextPodCheck(since, now time.Time, most time.Duration) time.Time {
 	next := now.Add(most)
 	for _, delay := range restartDelays {
 		if at := since.Add(delay); at.After(now) && at.Before(next) {

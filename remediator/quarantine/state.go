@@ -18,7 +18,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 )
 
-// Differ tells whether two versions of a node can lead to different decisions about it, whatever its conditions show.
+// Differ reports whether two versions of a node can lead to different decisions about it, whatever its conditions show.
 func Differ(a, b *corev1.Node) bool {
 	return a.UID != b.UID ||
 		(a.DeletionTimestamp == nil) != (b.DeletionTimestamp == nil) ||
@@ -30,7 +30,7 @@ func Differ(a, b *corev1.Node) bool {
 		a.Status.NodeInfo.BootID != b.Status.NodeInfo.BootID
 }
 
-// Changes tells whether the decision changes a node.
+// Changes reports whether the decision changes a node.
 func (d Decision) Changes(n *corev1.Node) bool {
 	if d.State == nil {
 		return false
@@ -41,7 +41,7 @@ func (d Decision) Changes(n *corev1.Node) bool {
 		!maps.Equal(n.Annotations, after.Annotations) || !equality.Semantic.DeepEqual(n.Spec.Taints, after.Spec.Taints)
 }
 
-// Quarantines tells whether the node is quarantined after the decision.
+// Quarantines reports whether the node is quarantined after the decision.
 func (d Decision) Quarantines() bool {
 	return d.State != nil && d.State.Record != nil && d.State.Record.Phase == causes.Quarantined
 }
@@ -52,7 +52,7 @@ type State struct {
 	Record *causes.Record
 	// Changes are the labels, annotations, taints and the cordon, but for our labels and the record.
 	Changes handoff.NodeChanges
-	// maintained tells whether a sweep, a repair or an upgrade works on the node.
+	// maintained reports whether a sweep, a repair or an upgrade works on the node.
 	maintained bool
 	// suspicion is what [State.Suspicion] returns, without it nothing is known.
 	suspicion *string
@@ -76,7 +76,7 @@ func (s *State) Apply(n *corev1.Node) {
 	n.Labels, n.Annotations = all.Labels, all.Annotations
 }
 
-// isValidating tells whether the maintenance of a node is a validation.
+// isValidating reports whether the maintenance of a node is a validation.
 func isValidating(n *corev1.Node) bool {
 	return slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool {
 		return t.Key == conditions.TaintMaintenance && t.Value == conditions.MaintenanceValidation
@@ -123,7 +123,7 @@ func Overlay(n *corev1.Node, r *causes.Record) {
 	s.Apply(n)
 }
 
-// mayBeQuarantine tells whether the key of a taint is one that a quarantine may set in our domain.
+// mayBeQuarantine reports whether the key of a taint is one that a quarantine may set in our domain.
 func mayBeQuarantine(t corev1.Taint) bool {
 	return strings.HasPrefix(t.Key, conditions.Domain+"/") && t.Key != conditions.TaintMaintenance && t.Key != conditions.TaintUnchecked
 }

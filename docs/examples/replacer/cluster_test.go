@@ -142,7 +142,7 @@ func TestAQuarantineOfTheRemediatorReplacesAMachineOnce(t *testing.T) {
 		module components.Component
 		crd    string
 		object func(name string, node *corev1.Node) (object, status *unstructured.Unstructured)
-		// asked tells whether the object is to be replaced.
+		// asked reports whether the object is to be replaced.
 		asked func(*unstructured.Unstructured) bool
 	}{
 		"nodeclaim": {

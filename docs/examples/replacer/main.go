@@ -188,7 +188,7 @@ func (r *replacer) look(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// stands tells whether an object stands for the machine of a node: names of nodes are used again, and so are those of other clusters.
+// stands reports whether an object stands for the machine of a node: names of nodes are used again, and so are those of other clusters.
 func (r *replacer) stands(object unstructured.Unstructured, node *corev1.Node) bool {
 	name, _, _ := unstructured.NestedString(object.Object, r.nodeName...)
 	id, _, _ := unstructured.NestedString(object.Object, r.providerID...)

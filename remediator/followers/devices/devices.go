@@ -30,8 +30,8 @@ import (
 const (
 	// devicesDeadline bounds one look at the devices of a node, and one round of writes.
 	devicesDeadline = 5 * time.Second
-	// lookAgain is how soon rules that were written are looked at.
-	lookAgain = 20 * time.Millisecond
+	// recheck is how soon rules that were written are looked at.
+	recheck = 20 * time.Millisecond
 	// devicesRetry is how soon rules that could not be written are tried again.
 	devicesRetry = 5 * time.Second
 	// rulesSweep is how often rules without a quarantine are searched. A release deletes its own; what is found was left by a crash, or
@@ -185,7 +185,7 @@ func (s *Store) Apply(ctx context.Context, n *corev1.Node, look *devices.Look, r
 		if existing != nil && devices.IsSame(existing, want) {
 			continue
 		}
-		after = lookAgain // Look at what was written
+		after = recheck // Look at what was written
 		s.mu.Lock()
 		s.ruled[n.Name] = true
 		s.mu.Unlock()
@@ -200,7 +200,7 @@ func (s *Store) Apply(ctx context.Context, n *corev1.Node, look *devices.Look, r
 		}
 	}
 	for _, left := range has {
-		after = lookAgain
+		after = recheck
 		if err := s.delete(ctx, left); err != nil {
 			errs = append(errs, err)
 		}

@@ -111,7 +111,7 @@ func docHeadings(t *testing.T) []string {
 	return headings
 }
 
-// documented tells whether a heading names the kind, singular or plural, and its apiVersion in backticks.
+// documented reports whether a heading names the kind, singular or plural, and its apiVersion in backticks.
 func documented(headings []string, apiVersion, kind string) bool {
 	word := regexp.MustCompile(`\b` + kind + `s?\b`)
 	return slices.ContainsFunc(headings, func(h string) bool {

@@ -45,7 +45,7 @@ type Burst struct {
 	postponed map[string]postponed
 	// written is the version of a node that this process has written last, by node, until the cache shows a change of it.
 	written map[string]string
-	// isBig is set during a big burst; onBig is told when one begins and ends, nil: nobody.
+	// isBig is set during a big burst; onBig is called when one begins and ends, if set.
 	isBig bool
 	onBig func(bool)
 }
@@ -58,7 +58,7 @@ type postponed struct {
 	until time.Time
 }
 
-// New makes a burst without nodes. onBig is told when very many begin to wait, and when they have been reconciled; nil: nobody.
+// New makes a burst without nodes. onBig is called when very many begin to wait, and when they have been reconciled, if set.
 func New(onBig func(bool)) *Burst {
 	return &Burst{
 		onBig: onBig, changed: map[string]bool{}, running: map[string]bool{}, looking: map[string]bool{}, postponed: map[string]postponed{},
@@ -215,7 +215,7 @@ func (b *Burst) others() bool {
 	return false
 }
 
-// evicts tells whether pods are deleted for a taint of the quarantine: then its jobs cannot wait, see restart.ActiveOn.
+// evicts reports whether pods are deleted for a taint of the quarantine: then its jobs cannot wait, see restart.ActiveOn.
 func evicts(r *causes.Record) bool {
 	noExecute := func(t corev1.Taint) bool { return t.Effect == corev1.TaintEffectNoExecute }
 	return r.Taint != nil && noExecute(r.Taint.NodeTaint()) || r.HandOff != nil && slices.ContainsFunc(r.HandOff.Taints, noExecute)

@@ -107,7 +107,7 @@ func (w *Writes) Doubtful(node string) (Write, bool) {
 	return pending, ok && pending.Unanswered != nil
 }
 
-// Settle ends the doubt about a write by what the node is now; nil: it is gone. It tells whether the node has the write.
+// Settle ends the doubt about a write by what the node is now; nil: it is gone. It reports whether the node has the write.
 func (w *Writes) Settle(node string, now *corev1.Node) (written bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -167,7 +167,7 @@ func (w *Writes) Overlay(n *corev1.Node) {
 	quarantine.Overlay(n, pending.Record)
 }
 
-// HasRecord tells whether the write of a record is pending. One that removes a record frees no place until the cache shows it.
+// HasRecord reports whether the write of a record is pending. One that removes a record frees no place until the cache shows it.
 func (w *Writes) HasRecord(node string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -19,7 +19,7 @@ import (
 // again may show in its heartbeat alone, which causes no reconcile.
 const Recheck = time.Minute
 
-// IsVerdict tells whether the remediator writes the condition itself. Its heartbeat is the time of the verdict, and one
+// IsVerdict reports whether the remediator writes the condition itself. Its heartbeat is the time of the verdict, and one
 // that cleared a node stays as it is.
 func IsVerdict(t corev1.NodeConditionType) bool {
 	return conditions.IsVerdict(string(t))
@@ -79,7 +79,7 @@ func (s staleConditions) Message(p *policy.Policy, n *corev1.Node, now time.Time
 	return text + ", so nothing is decided about the node; is node-problem-detector running there?"
 }
 
-// FromFuture tells whether a time is further ahead of now than clocks differ, see [conditions.MaxClockSkew].
+// FromFuture reports whether a time is further ahead of now than clocks differ, see [conditions.MaxClockSkew].
 func FromFuture(at, now time.Time) bool { return at.After(now.Add(conditions.MaxClockSkew)) }
 
 // bootSeen is a time at which the node was in its current boot, as early as is known; zero when nothing is known. There is
@@ -103,7 +103,7 @@ func bootSeen(n *corev1.Node, r *Record, now time.Time) time.Time {
 	return time.Time{}
 }
 
-// isCurrent tells whether a condition is about the node as it is now. One whose heartbeat is old has lost its
+// isCurrent reports whether a condition is about the node as it is now. One whose heartbeat is old has lost its
 // writer. One from before the boot is about a machine that has changed since, see [bootSeen].
 //
 // Heartbeats have a resolution of one second. A node clock that is wrong by more than [conditions.MaxClockSkew] makes its
@@ -185,7 +185,7 @@ func whyNotReadyIsNoFault(p *policy.Policy, n *corev1.Node, r *Record, ready cor
 	return ""
 }
 
-// IsReady tells whether the problem is that the node is not Ready.
+// IsReady reports whether the problem is that the node is not Ready.
 func (p Problem) IsReady() bool { return p.Condition.Type == corev1.NodeReady }
 
 // Checks are the conditions that the policy names, as the AWS suite shows them.

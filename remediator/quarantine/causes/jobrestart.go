@@ -12,7 +12,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
-// IsTainted tells whether the node carries the taint of its quarantine, and the policy knows it. A kubelet can forge the record
+// IsTainted reports whether the node carries the taint of its quarantine, and the policy knows it. A kubelet can forge the record
 // and not the taint.
 func (r *Record) IsTainted(p *policy.Policy, n *corev1.Node) bool {
 	return r.Phase == Quarantined && r.Isolation == nil && handoff.KnownOf(p).HasTaint(r.Taint.NodeTaint()) && HasTaint(n.Spec.Taints, r.Taint)

@@ -441,7 +441,7 @@ func (a *Assessment) IsDue(r *Record, p Problem) bool {
 	return false
 }
 
-// Explains tells whether the quarantine is why the node has a taint.
+// Explains reports whether the quarantine is why the node has a taint.
 func (r *Record) Explains(t corev1.Taint) bool {
 	return r != nil && r.Phase == Quarantined && !r.IsIsolated() && r.Taint.Matches(t)
 }

@@ -55,7 +55,7 @@ type Check struct {
 // Health is what the AWS suite's labels and annotation show about a node.
 type Health struct {
 	Checks []Check
-	// Quarantined tells whether the node is quarantined, Repair for which class at worst.
+	// Quarantined reports whether the node is quarantined, Repair for which class at worst.
 	Quarantined bool
 	Repair      conditions.Repair
 }
@@ -147,7 +147,7 @@ func (c *NodeChanges) SetAWSRecommendation(n *corev1.Node, recommendation string
 	c.SetAnnotation(AWSQuarantineResult, string(encoded))
 }
 
-// hasAWSRecommendation tells whether the recommendation is ours. One that cannot be read is not.
+// hasAWSRecommendation reports whether the recommendation is ours. One that cannot be read is not.
 func (c *NodeChanges) hasAWSRecommendation() bool {
 	var last awsQuarantineResult
 	return json.Unmarshal([]byte(c.Annotations[AWSQuarantineResult]), &last) == nil && last.Suite == awsSuite

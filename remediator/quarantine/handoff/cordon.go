@@ -30,12 +30,12 @@ func cordonedBy(n *corev1.Node) (us, others bool) {
 	return us, others
 }
 
-// HasLostCordon tells whether the cordon that a quarantine has added is gone, or is only that of others now.
+// HasLostCordon reports whether the cordon that a quarantine has added is gone, or is only that of others now.
 func (c *NodeChanges) HasLostCordon(added *Added) bool {
 	return added != nil && added.Cordon && (!c.Unschedulable || c.cordonedByOthers && !c.cordonedByUs)
 }
 
-// RemoveStrayCordon uncordons a node that a quarantine has cordoned whose record is lost, and tells whether it did: the managed fields
+// RemoveStrayCordon uncordons a node that a quarantine has cordoned whose record is lost, and reports whether it did: the managed fields
 // say that we have cordoned it and nobody else, and its reason is one of ours.
 func (c *NodeChanges) RemoveStrayCordon(known Known) bool {
 	reason, ok := c.Annotations[policy.CordonReason]

@@ -76,13 +76,13 @@ func (k Known) With(other Known) Known {
 // String is a line for each key, sorted.
 func (k Known) String() string { return strings.Join(slices.Sorted(maps.Keys(k.keys)), "\n") }
 
-// HasTaint tells whether a quarantine can have set a taint with this key and effect.
+// HasTaint reports whether a quarantine can have set a taint with this key and effect.
 func (k Known) HasTaint(t corev1.Taint) bool { return k.has(taintKey(t), t.Key) }
 
-// CanCordon tells whether a quarantine can have cordoned a node.
+// CanCordon reports whether a quarantine can have cordoned a node.
 func (k Known) CanCordon() bool { return k.any || k.keys[cordonKey] }
 
-// CanIsolate tells whether a policy isolates devices, or has done so.
+// CanIsolate reports whether a policy isolates devices, or has done so.
 func (k Known) CanIsolate() bool { return k.keys[isolateKey] }
 
 // Split divides what a record claims to have added into what is known and what is not.
@@ -135,7 +135,7 @@ func (k Known) add(h policy.HandOff) {
 
 func (k Known) has(entry, key string) bool { return k.keys[entry] || k.any && !ofKubernetes(key) }
 
-// ofKubernetes tells whether a key is in a domain that Kubernetes reserves (kubernetes.io, Well-Known Labels, Annotations
+// ofKubernetes reports whether a key is in a domain that Kubernetes reserves (kubernetes.io, Well-Known Labels, Annotations
 // and Taints).
 func ofKubernetes(key string) bool {
 	domain, _, qualified := strings.Cut(key, "/")

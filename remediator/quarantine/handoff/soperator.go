@@ -17,7 +17,7 @@ const (
 	Cleared   = "ReleasedByPitcrew"
 )
 
-// IsOurSuspicion tells whether a condition is [policy.SoperatorCondition], and was written by us.
+// IsOurSuspicion reports whether a condition is [policy.SoperatorCondition], and was written by us.
 func IsOurSuspicion(c corev1.NodeCondition) bool {
 	return c.Type == policy.SoperatorCondition && (c.Reason == Suspected || c.Reason == Cleared)
 }

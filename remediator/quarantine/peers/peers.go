@@ -103,7 +103,7 @@ func outByQuarantine(peer *limits.Peer) {
 	peer.OutOfService, peer.Why, peer.ParkedSince = true, limits.Quarantined, time.Time{}
 }
 
-// hasTaintOf tells whether a node has a taint with which a quarantine takes nodes out of service.
+// hasTaintOf reports whether a node has a taint with which a quarantine takes nodes out of service.
 func hasTaintOf(p *policy.Policy, n *corev1.Node) bool {
 	known := handoff.KnownOf(p)
 	return slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool {
@@ -180,7 +180,7 @@ func FailedSince(
 	return units.FailedSince(p, n, d.Window, isCurrent)
 }
 
-// AreNeeded tells whether Decide needs the peers of a node: most nodes are healthy, and then it does not.
+// AreNeeded reports whether Decide needs the peers of a node: most nodes are healthy, and then it does not.
 func AreNeeded(p *policy.Policy, n *corev1.Node, r *causes.Record, breaker *limits.BreakerState) bool {
 	return r != nil || breaker != nil || slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
 		_, _, ok := p.Match(n.Labels, c)
