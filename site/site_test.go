@@ -204,8 +204,8 @@ func show(t *testing.T, ctx context.Context, address, scheme string, width int64
 		return r.Data, err
 	})
 	if err == nil {
-		name := strings.ReplaceAll(strings.TrimPrefix(address[strings.Index(address, "bin/site/"):], "bin/site/"), "/", "-")
-		err = os.WriteFile(filepath.Join(*shots, name+"-"+scheme+".png"), shot, 0o644)
+		_, name, _ := strings.Cut(address, "bin/site/")
+		err = os.WriteFile(filepath.Join(*shots, strings.ReplaceAll(name, "/", "-")+"-"+scheme+".png"), shot, 0o644)
 	}
 	if err != nil {
 		t.Fatal(err)
