@@ -30,6 +30,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/job"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
@@ -523,7 +524,7 @@ func TestAJobWhoseImageIsMissingWaitsForAPerson(t *testing.T) {
 		}
 		return nil
 	})
-	r.later(repair.StartTimeout)
+	r.later(job.StartTimeout)
 	r.event(repair.RepairFailed, "ErrImageNeverPull")
 	r.visit(visit.Repair, visit.Failed)
 	r.waitsForAPerson()
@@ -547,7 +548,7 @@ func TestANodeThatDiesDuringItsRepairWaitsForItsProvider(t *testing.T) {
 	if v := r.visit(visit.Repair, visit.Working); v.Attempt != 1 {
 		t.Errorf("attempt %d", v.Attempt)
 	}
-	r.later(repair.StartTimeout + jobTimeout)
+	r.later(job.StartTimeout + jobTimeout)
 	r.event(repair.RepairFailed, "has not come back")
 	r.visit(visit.Repair, visit.Failed)
 	r.waitsForAPerson()

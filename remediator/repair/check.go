@@ -14,6 +14,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/firstcheck"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/proof"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/sweep"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
@@ -30,7 +31,7 @@ type Selection struct {
 
 func labelsOf(n *corev1.Node) labels.Set { return labels.Set(n.Labels) }
 
-// NewSweepNode sums up a node for [PlanSweeps], with what [RecordOf] returns for it. The record is not changed.
+// NewSweepNode sums up a node for [sweep.Plan], with what [visit.RecordOf] returns for it. The record is not changed.
 func NewSweepNode(p *policy.Policy, n *corev1.Node, r *visit.Record, err error, idle sweep.Idle, now time.Time) sweep.Node {
 	s := sweep.Node{Name: n.Name, Labels: labelsOf(n), Created: n.CreationTimestamp.Time, Idle: idle}
 	q, badQuarantine := causes.RecordOf(n)
@@ -63,7 +64,7 @@ func unavailable(p *policy.Policy, n *corev1.Node, r *visit.Record, q *causes.Re
 		return "the node is cordoned"
 	case firstcheck.Waits(p, n):
 		return "the node waits for its first check"
-	case standing(n, q) != nil:
+	case proof.Standing(n, q) != nil:
 		return "the node is quarantined"
 	case q != nil && q.NodeUID == n.UID && q.IsIsolated():
 		return "a GPU of the node is isolated"
@@ -77,39 +78,90 @@ func unavailable(p *policy.Policy, n *corev1.Node, r *visit.Record, q *causes.Re
 }
 
 // beginSweep begins the check that a sweep, or a person, has chosen the node for.
-func (d *decider) beginSweep() {
+func beginSweep(d *decision) {
 	s := d.facts.Selected
+	missing := unavailable(d.policy, d.facts.Node, d.record, d.facts.Quarantine, d.now)
 	if d.requested(visit.RequestCheck) {
-		covered := slices.ContainsFunc(d.policy.Sweeps, func(p policy.Sweep) bool { return p.Nodes.Matches(labelsOf(d.facts.Node)) })
-		switch why := unavailable(d.policy, d.facts.Node, d.record, d.facts.Quarantine, d.now); {
-		case !covered:
+		covers := func(p policy.Sweep) bool { return p.Nodes.Matches(labelsOf(d.facts.Node)) }
+		switch {
+		case !slices.ContainsFunc(d.policy.Sweeps, covers):
 			d.refuse("not checked: no sweep of the policy is for this node")
 			return
 		case s == nil:
-			d.waitFor("check", "a check waits: %s",
-				cmp.Or(why, "it begins when no pod on the node has an accelerator, none waits for the node, and maxNodes of the sweep allows it"))
+			d.waitFor("check", "a check waits: %s", cmp.Or(missing,
+				"it begins when no pod on the node has an accelerator, none waits for the node, and maxNodes of the sweep allows it"))
 		}
 	}
 	if s == nil || len(d.record.Last) > 0 && !d.record.Last[0].StartedAt.Before(s.At) {
 		return
 	}
+	v := visit.Visit{Kind: visit.Sweep, Sweep: s.Sweep}
 	i := slices.IndexFunc(d.policy.Sweeps, func(p policy.Sweep) bool { return p.Name == s.Sweep })
-	if i < 0 || unavailable(d.policy, d.facts.Node, d.record, d.facts.Quarantine, d.now) != "" || d.held() != "" {
-		return
+	if i >= 0 && missing == "" && d.gate(&v, "").reason == "" {
+		openCheck(d, v, d.policy.Sweeps[i].Check)
 	}
-	d.openCheck(visit.Visit{Kind: visit.Sweep, Sweep: s.Sweep}, d.policy.Sweeps[i].Check)
 }
 
-// openCheck begins a sweep or a first check with its Job, or notes what is in the way.
-func (d *decider) openCheck(v visit.Visit, check policy.Check) {
-	if d.needs(Needs{Pods: true, Template: check.Template}) || d.step.Needs.Any() {
+// beginFirstCheck takes the taint of new nodes away, or begins the check under load before that.
+func beginFirstCheck(d *decision) {
+	f, v := d.policy.FirstCheck, visit.Visit{Kind: visit.FirstCheck}
+	if at := d.gate(&v, ""); at.reason != "" {
+		d.waitFor(byHold, "first check waits: %s", at.why)
 		return
 	}
-	if d.facts.Template == nil {
-		d.waitFor("template", "%s waits: %s", v.Kind, d.noTemplate())
+	if !node.IsReady(d.facts.Node) {
+		d.waitFor("ready", "first check waits until the node is Ready")
 		return
 	}
-	if why := firstcheck.Unproven(d.policy, d.facts.Node, d.facts.Template); why != "" {
+	if why := d.unproved(); why != "" {
+		d.waitFor("conditions", "first check waits: %s", why)
+		return
+	}
+	if f.Template == "" && d.facts.Live != nil {
+		d.record.Checked = &visit.Checked{At: d.now, BootID: d.boot()}
+		d.step.untaint = f.Taint
+		d.event(corev1.EventTypeNormal, NodeChecked, "first check has passed: %s",
+			strings.Join(firstcheck.Conditions(d.policy, d.facts.Node), ", "))
+		return
+	}
+	retry := d.record.RetryAt(visit.FirstCheck, "", sweep.Retry, d.now)
+	if f.Template != "" && d.now.Before(retry) && !d.requested(visit.RequestCheck) {
+		d.requeueAt(retry)
+		return
+	}
+	openCheck(d, v, f.Check)
+}
+
+// unproved says what keeps a new node from being taken for healthy; empty: nothing does.
+func (s *situation) unproved() string {
+	n := s.facts.Node
+	return firstcheck.Text(s.policy, n, firstcheck.Lacks(s.policy, n, s.facts.Quarantine, s.now))
+}
+
+// openCheck opens a sweep or a first check with its Job, or notes what is in the way.
+func openCheck(d *decision, v visit.Visit, check policy.Check) {
+	if d.facts.Live == nil {
+		d.step.NeedsLive = true
+		return
+	}
+	if v.Kind == visit.FirstCheck {
+		begun, most := 0, d.policy.FirstCheck.MaxNodes
+		for _, p := range d.facts.Live.Peers {
+			if p.FirstCheck {
+				begun++
+			}
+		}
+		if begun >= most {
+			d.waitFor("limits", "first check waits: %d nodes have their first check now, and firstCheck.maxNodes is %d", begun, most)
+			return
+		}
+	}
+	template, why := d.template(check.Template)
+	if template == nil {
+		d.waitFor("template", "%s waits: %s", v.Kind, why)
+		return
+	}
+	if why := firstcheck.Unproven(d.policy, d.facts.Node, template); why != "" {
 		d.waitFor(WaitsForProof, "%s waits: %s", v.Kind, why)
 		return
 	}
@@ -124,56 +176,10 @@ func (d *decider) openCheck(v visit.Visit, check policy.Check) {
 		}
 		return
 	}
-	d.open(v)
-	d.begun(d.record.Current, check, false)
-	d.event(corev1.EventTypeNormal, SweepStarted, "%s: %s", v.Name(), strings.Join(append([]string{check.Template}, check.Args...), " "))
+	openVisit(d, v)
+	startAttempt(d, d.record.Current, check, template, false)
+	d.event(corev1.EventTypeNormal, SweepStarted, "%s: %s", v.Name(), commandOf(check.Template, check.Args))
 	if d.requested(visit.RequestCheck) {
 		d.record.Request = nil
 	}
-}
-
-// yield ends a sweep because a pod needs the node. That is no result.
-func (d *decider) yield(v *visit.Visit, format string, args ...any) {
-	d.event(corev1.EventTypeNormal, SweepYielded, v.Name()+" makes way: "+format, args...)
-	d.result(v, ResultYielded)
-	d.close(visit.Yielded, "made way: "+format, args...)
-}
-
-// madeWay ends a sweep if a pod waits for the node, or has come to it, or the node is being taken out of service.
-func (d *decider) madeWay(v *visit.Visit) bool {
-	if v.Kind != visit.Sweep {
-		return false
-	}
-	if d.facts.Awaited != "" {
-		d.yield(v, "pod %s could run on the node", d.facts.Awaited)
-		return true
-	}
-	if d.facts.Quarantine != nil && standing(d.facts.Node, d.facts.Quarantine) != nil {
-		d.yield(v, "the node is quarantined")
-		return true
-	}
-	if d.needs(Needs{Pods: true}) {
-		return true
-	}
-	for _, pod := range d.facts.Pods {
-		if pod.Namespace != d.facts.Namespace && sweep.HoldsAccelerator(&pod) {
-			d.yield(v, "pod %s/%s has come to the node", pod.Namespace, pod.Name)
-			return true
-		}
-	}
-	return false
-}
-
-// swept notes that a sweep has found out whether the node is healthy.
-func (d *decider) swept(v *visit.Visit) {
-	if v.Kind != visit.Sweep {
-		return
-	}
-	kept := map[string]time.Time{v.Sweep: d.now}
-	for _, s := range d.policy.Sweeps {
-		if at, ok := d.record.Swept[s.Name]; ok && s.Name != v.Sweep {
-			kept[s.Name] = at
-		}
-	}
-	d.record.Swept = kept
 }

@@ -15,6 +15,9 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/job"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/peers"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/proof"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/sweep"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
@@ -52,6 +55,7 @@ type play struct {
 	*testing.T
 	policy *policy.Policy
 	facts  Facts
+	live   Live
 	now    time.Time
 	// events are the reasons of Events so far; texts are what they say.
 	events, texts []string
@@ -108,10 +112,10 @@ func (p *play) step() Step {
 		if p.facts.Record, err = visit.RecordOf(p.facts.Node); err != nil {
 			p.Fatal(err)
 		}
-		p.facts.Has = Needs{}
+		p.facts.Live = nil
 		s := Next(p.policy, p.facts, p.now)
-		for s.Needs.Any() {
-			p.facts.Has = p.facts.Has.Plus(s.Needs)
+		if s.NeedsLive {
+			p.facts.Live = &p.live
 			s = Next(p.policy, p.facts, p.now)
 		}
 		before := p.facts.Node.DeepCopy()
@@ -135,7 +139,7 @@ func (p *play) step() Step {
 			continue
 		}
 		if p.facts.Job != nil && s.KeepJob != p.facts.Job.Name {
-			p.facts.Job, p.facts.JobPods = nil, nil
+			p.facts.Job, p.live.JobPods = nil, nil
 		}
 		return s
 	}
@@ -152,7 +156,7 @@ func (p *play) pass(d time.Duration) Step {
 // answer ends the Job with a result.
 func (p *play) answer(result string, exit int32) {
 	p.facts.Job.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobComplete, Status: corev1.ConditionTrue}}
-	p.facts.JobPods = []corev1.Pod{{
+	p.live.JobPods = []corev1.Pod{{
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "check"}}},
 		Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "check", State: corev1.ContainerState{
 			Terminated: &corev1.ContainerStateTerminated{ExitCode: exit, Message: fmt.Sprintf(`{"result":%q,"message":"it is %s"}`, result, result)},
@@ -192,7 +196,7 @@ var checkTemplate = &corev1.PodTemplate{
 func swept(t *testing.T) *play {
 	t.Helper()
 	p := newPlay(t, "conditions: [all]")
-	p.facts.Template = checkTemplate
+	p.live.Templates = map[string]*corev1.PodTemplate{"check": checkTemplate}
 	p.facts.Selected = &Selection{Sweep: "weekly", At: p.now}
 	p.step()
 	p.expect("taint", p.taints(), "pitcrew.dev/maintenance=sweep:NoSchedule")
@@ -260,7 +264,7 @@ func TestASweepThatCannotRun(t *testing.T) {
 	}{
 		"refused":          {func(p *play) { p.answer("refused", 2) }, visit.Refused, RepairRefused},
 		"failed":           {func(p *play) { p.answer("failed", 1) }, visit.Failed, NodeChecked},
-		"not started":      {func(p *play) { p.now = p.now.Add(StartTimeout) }, visit.Failed, NodeChecked},
+		"not started":      {func(p *play) { p.now = p.now.Add(job.StartTimeout) }, visit.Failed, NodeChecked},
 		"the Job is gone":  {func(p *play) { p.facts.Job = nil }, visit.Failed, NodeChecked},
 		"the node reboots": {func(p *play) { p.facts.Node.Status.NodeInfo.BootID = "boot-2" }, visit.Failed, NodeChecked},
 		"cordoned":         {func(p *play) { p.facts.Node.Spec.Unschedulable = true }, visit.Failed, NodeChecked},
@@ -295,9 +299,9 @@ func TestASweepMakesWay(t *testing.T) {
 		yields bool
 	}{
 		"a pod waits":              {func(p *play) { p.facts.Awaited = "team/rank-0" }, true},
-		"a pod has come":           {func(p *play) { p.facts.Pods = []corev1.Pod{held} }, true},
-		"the pod of the Job":       {func(p *play) { p.facts.Pods = []corev1.Pod{own} }, false},
-		"a pod without a GPU":      {func(p *play) { p.facts.Pods = []corev1.Pod{{}} }, false},
+		"a pod has come":           {func(p *play) { p.live.Pods = []corev1.Pod{held} }, true},
+		"the pod of the Job":       {func(p *play) { p.live.Pods = []corev1.Pod{own} }, false},
+		"a pod without a GPU":      {func(p *play) { p.live.Pods = []corev1.Pod{{}} }, false},
 		"paused: it goes on":       {func(p *play) { p.facts.Paused = "upgrade" }, false},
 		"quarantined by a person":  {func(p *play) { p.quarantine() }, true},
 		"nothing happens":          {func(*play) {}, false},
@@ -344,10 +348,10 @@ func TestASweepDoesNotBegin(t *testing.T) {
 	for name, change := range map[string]func(*play){
 		"not selected":            func(p *play) { p.facts.Selected = nil },
 		"of a sweep that is gone": func(p *play) { p.facts.Selected.Sweep = "daily" },
-		"busy":                    func(p *play) { p.facts.Pods = []corev1.Pod{busy} },
-		"no template":             func(p *play) { p.facts.Template = nil },
+		"busy":                    func(p *play) { p.live.Pods = []corev1.Pod{busy} },
+		"no template":             func(p *play) { p.live.Templates = nil },
 		"paused":                  func(p *play) { p.facts.Paused = "upgrade" },
-		"breaker open":            func(p *play) { p.policy.Breaker, p.facts.BreakerOpen = &policy.Breaker{}, true },
+		"breaker open":            func(p *play) { p.policy.Breaker, p.live.BreakerOpen = &policy.Breaker{}, true },
 		"no accelerator":          func(p *play) { p.facts.Node.Status.Allocatable["nvidia.com/gpu"] = resource.MustParse("0") },
 		"not Ready":               func(p *play) { p.facts.Node.Status.Conditions[0].Status = corev1.ConditionUnknown },
 		"cordoned":                func(p *play) { p.facts.Node.Spec.Unschedulable = true },
@@ -369,7 +373,7 @@ func TestASweepDoesNotBegin(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPlay(t, "conditions: [all]")
-			p.facts.Template = checkTemplate
+			p.live.Templates = map[string]*corev1.PodTemplate{"check": checkTemplate}
 			p.facts.Selected = &Selection{Sweep: "weekly", At: p.now}
 			change(p)
 			p.step()
@@ -385,18 +389,18 @@ func TestAnIsolatedGPUIsNoQuarantineOfTheNode(t *testing.T) {
 	p := newPlay(t, "conditions: [all]")
 	p.facts.Node.Annotations = map[string]string{}
 	p.quarantine()
-	if standing(p.facts.Node, p.facts.Quarantine) == nil {
+	if proof.Standing(p.facts.Node, p.facts.Quarantine) == nil {
 		t.Fatal("the node is not quarantined")
 	}
 	p.facts.Quarantine.Isolation = &causes.Isolation{}
-	if standing(p.facts.Node, p.facts.Quarantine) != nil {
+	if proof.Standing(p.facts.Node, p.facts.Quarantine) != nil {
 		t.Error("a repair of the whole node would begin")
 	}
 }
 
 func TestAPersonHasANodeChecked(t *testing.T) {
 	p := newPlay(t, "conditions: [all]")
-	p.facts.Template = checkTemplate
+	p.live.Templates = map[string]*corev1.PodTemplate{"check": checkTemplate}
 	p.facts.Node.Annotations = map[string]string{conditions.AnnotationRepair: (&visit.Record{V: 1, NodeUID: "n", Request: &visit.Request{Kind: visit.RequestCheck, At: p.now, User: "jo"}}).String()}
 	if s := p.step(); s.Waits == nil {
 		t.Error("nobody is told that the check waits for an idle node")
@@ -418,7 +422,7 @@ func TestAPersonHasANodeChecked(t *testing.T) {
 func registered(t *testing.T, firstCheck string) *play {
 	t.Helper()
 	p := newPlay(t, firstCheck)
-	p.facts.Template = checkTemplate
+	p.live.Templates = map[string]*corev1.PodTemplate{"check": checkTemplate}
 	p.facts.Node.CreationTimestamp = metav1.NewTime(p.now.Add(-time.Minute))
 	p.facts.Node.Status.Conditions[0].LastTransitionTime = metav1.NewTime(p.now.Add(-30 * time.Second))
 	p.facts.Node.Spec.Taints = []corev1.Taint{{Key: conditions.TaintUnchecked, Effect: corev1.TaintEffectNoSchedule}}
@@ -549,21 +553,21 @@ func TestFirstCheckUnderLoad(t *testing.T) {
 	})
 	t.Run("too many nodes are checked", func(t *testing.T) {
 		p := registered(t, "conditions: [GPUXidError], template: check, maxNodes: 2")
-		p.facts.Peers = []Peer{{FirstCheck: true}, {Active: true}, {FirstCheck: true}}
+		p.live.Peers = []peers.Peer{{FirstCheck: true}, {Active: true}, {FirstCheck: true}}
 		if s := p.step(); s.Waits == nil || s.Waits.Reason != "limits" || p.taints() != uncheckedTaint {
 			t.Errorf("%+v", s.Waits)
 		}
-		p.facts.Peers = p.facts.Peers[:2]
+		p.live.Peers = p.live.Peers[:2]
 		p.step()
 		p.expect("taints", p.taints(), uncheckedTaint+" pitcrew.dev/maintenance=first-check:NoSchedule")
-		self := PeerOf(p.policy, p.facts.Node, p.now)
+		self := peers.Of(p.policy, p.facts.Node, p.now)
 		p.expect("counts", self.FirstCheck, true)
 		p.facts.Node.Spec.Taints = nil
-		p.expect("counts when its taints are gone, as of a forged record", PeerOf(p.policy, p.facts.Node, p.now).FirstCheck, false)
+		p.expect("counts when its taints are gone, as of a forged record", peers.Of(p.policy, p.facts.Node, p.now).FirstCheck, false)
 	})
 	t.Run("a pod is in the way", func(t *testing.T) {
 		p := registered(t, "conditions: [GPUXidError], template: check")
-		p.facts.Pods = []corev1.Pod{{Spec: corev1.PodSpec{Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: requests("nvidia.com/gpu")}}}}}}
+		p.live.Pods = []corev1.Pod{{Spec: corev1.PodSpec{Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: requests("nvidia.com/gpu")}}}}}}
 		s := p.step()
 		p.expect("taints", p.taints(), uncheckedTaint)
 		if s.Waits == nil || s.Waits.Reason != "pods" {
@@ -584,7 +588,7 @@ func TestASweepNeedsTheNodeToReportWhatProvesIt(t *testing.T) {
 		if !strings.Contains(pools, "has") {
 			p.facts.Node.Status.Conditions = slices.DeleteFunc(p.facts.Node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == "DCGMDiagFailed" })
 		}
-		p.facts.Template = checkTemplate
+		p.live.Templates = map[string]*corev1.PodTemplate{"check": checkTemplate}
 		p.facts.Selected = &Selection{Sweep: "weekly", At: p.now}
 		s := p.step()
 		if got := p.taints() != ""; got != begins || !begins && (s.Waits == nil || s.Waits.Reason != "proof") {
@@ -595,9 +599,9 @@ func TestASweepNeedsTheNodeToReportWhatProvesIt(t *testing.T) {
 
 func TestASweepNamesThePodOfAnOldCheck(t *testing.T) {
 	p := newPlay(t, "conditions: [all]")
-	p.facts.Template = checkTemplate
+	p.live.Templates = map[string]*corev1.PodTemplate{"check": checkTemplate}
 	p.facts.Selected = &Selection{Sweep: "weekly", At: p.now}
-	p.facts.Pods = []corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Namespace: p.facts.Namespace, Name: "hung"}, Status: corev1.PodStatus{Phase: corev1.PodRunning}}}
+	p.live.Pods = []corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Namespace: p.facts.Namespace, Name: "hung"}, Status: corev1.PodStatus{Phase: corev1.PodRunning}}}
 	if s := p.step(); s.Waits == nil || !strings.Contains(s.Waits.Message, "hung has not ended") {
 		t.Errorf("%+v", s.Waits)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/peers"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
@@ -56,7 +57,7 @@ func TestTheTaintStaysUntilThePodOfTheJobHasEnded(t *testing.T) {
 			w, m := releasedMidway(t, ecc)
 			for range 140 {
 				w.step(time.Second)
-				if !m.isMaintained() || m.phase() != visit.Ending || !PeerOf(w.policy, m.Node, w.now).Active {
+				if !m.isMaintained() || m.phase() != visit.Ending || !peers.Of(w.policy, m.Node, w.now).Active {
 					t.Fatalf("taints %v, record %s", m.Spec.Taints, m.record())
 				}
 			}
@@ -94,10 +95,10 @@ func TestTheTaintStaysUntilThePodOfTheJobHasEnded(t *testing.T) {
 		}
 		f := w.facts(m)
 		f.Job = &batchv1.Job{}
-		if s := Next(w.policy, f, w.now.Add(time.Second)); !s.Needs.Pods {
-			t.Errorf("needs %+v", s.Needs)
+		if s := Next(w.policy, f, w.now.Add(time.Second)); !s.NeedsLive {
+			t.Errorf("step %+v", s)
 		}
-		f.Has.Pods = true
+		f.Live = &Live{}
 		if s := Next(w.policy, f, w.now.Add(time.Second)); s.Record.Current == nil {
 			t.Errorf("record %s", s.Record)
 		}
@@ -155,7 +156,7 @@ func TestTheNextActionWaitsForTheEndOfTheLast(t *testing.T) {
 
 func TestASweepMakesWayAfterTenSecondsAtMost(t *testing.T) {
 	p := swept(t)
-	p.facts.Pods = []corev1.Pod{jobPod(30)}
+	p.live.Pods = []corev1.Pod{jobPod(30)}
 	p.facts.Awaited = "team/rank-0"
 	p.step()
 	for range 9 {
@@ -178,7 +179,7 @@ func TestAVisitWhoseJobHasEndedIsClosedAtOnce(t *testing.T) {
 
 	p = swept(t)
 	p.answer("failed", 1)
-	p.facts.JobPods[0].Namespace = conditions.RepairNamespace // it is late
+	p.live.JobPods[0].Namespace = conditions.RepairNamespace // it is late
 	p.step()
 	p.expect("phase", p.record().Current.Phase, visit.Ending)
 }

@@ -57,7 +57,7 @@ var goldens = map[string]func(*testing.T) kept{
 	"reset-working":     func(t *testing.T) kept { return during(t, ecc, visit.Repair, visit.Working, "reset-gpu") },
 	"reset-proving":     func(t *testing.T) kept { return during(t, ecc, visit.Repair, visit.Proving, "reset-gpu") },
 	"reboot-working":    func(t *testing.T) kept { return during(t, lost, visit.Repair, visit.Working, "reboot") },
-	"reboot-ending":     ending,
+	"reboot-ending":     endingReboot,
 	"reboot-proving":    func(t *testing.T) kept { return during(t, lost, visit.Repair, visit.Proving, "reboot") },
 	"validation-begins": func(t *testing.T) kept { return during(t, ecc, visit.Validation, visit.Emptying, "") },
 	"validation-works":  func(t *testing.T) kept { return during(t, ecc, visit.Validation, visit.Working, "check") },
@@ -94,7 +94,7 @@ func (w *world) stopAt(m *machine, is func(*visit.Visit) bool) kept {
 	return kept{}
 }
 
-func ending(t *testing.T) kept {
+func endingReboot(t *testing.T) kept {
 	w, m := releasedMidway(t, lost)
 	k := w.keep(m)
 	k.Pods = m.pods
@@ -170,8 +170,11 @@ func (k kept) goesOn(t *testing.T) (a answered) {
 	w.onCreate = func(_ *machine, job *batchv1.Job) {
 		a.Creates = append(a.Creates, job.Labels[conditions.LabelTemplate])
 	}
-	s := Next(p, w.facts(m), w.now)
-	a.After = s.After.String()
+	f := w.facts(m)
+	if v := m.record().Current; v != nil && v.Kind != visit.Sweep && v.MayHaveJob() {
+		f.Live = w.live(m, f) // 19f658c decided these steps without, and had none yet where it had to read first
+	}
+	a.After = Next(p, f, w.now).After.String()
 	w.visit(m)
 	a.KeepJob = strings.Join(slices.Sorted(maps.Keys(m.jobs)), " ")
 	if v := m.record().Current; v != nil {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/job"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
@@ -35,7 +36,7 @@ func TestAVisitOfALaterVersionEnds(t *testing.T) {
 					m.Annotations = map[string]string{conditions.AnnotationRepair: text}
 					m.Spec.Taints = append(m.Spec.Taints, taint(conditions.TaintMaintenance, string(kind)))
 					if name := r.JobName(m.Node); name != "" {
-						job := newJob(w.templates["check"], m.Node, v, conditions.RepairNamespace)
+						job := job.New(w.templates["check"], m.Node, v, conditions.RepairNamespace)
 						w.create(m, job)
 					}
 					w.until("it ends", 5*time.Minute, func() bool { return m.record().Current == nil })

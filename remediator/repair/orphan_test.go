@@ -43,10 +43,10 @@ func TestAMaintenanceTaintThatNoVisitExplainsIsRemoved(t *testing.T) {
 			if s.Apply(n); len(n.Spec.Taints) != len(m.Spec.Taints) || tt.removed && s.After > time.Second {
 				t.Errorf("too early: taints %v, again after %s", n.Spec.Taints, s.After)
 			}
-			f.Has = Needs{Pods: true, Peers: true, Breaker: true}
+			f.Live = w.live(m, f)
 			s = Next(w.policy, f, since.Add(orphanTimeout))
-			if s.Needs.Any() {
-				t.Fatalf("needs %+v", s.Needs)
+			if s.NeedsLive {
+				t.Fatal("the step needs live facts")
 			}
 			s.Apply(n)
 			if removed := len(n.Spec.Taints) < len(m.Spec.Taints); removed != tt.removed || removed != (len(s.Events) == 1) {

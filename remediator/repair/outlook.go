@@ -1,15 +1,66 @@
 package repair
 
 import (
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/job"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/proof"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
+
+// GivenUp is the repair or the validation that has failed for the quarantine of a node, if the node now waits for a person; nil: it
+// does not. A person who has stopped the visit, has asked for another one, or has switched repairs off knows.
+func GivenUp(p *policy.Policy, n *corev1.Node, r *visit.Record, q *causes.Record) *visit.Visit {
+	if q = proof.Standing(n, q); q == nil || p.Repair == nil || r == nil || r.Current != nil || r.Stopped == q.ID ||
+		r.Request != nil && r.Request.Quarantine == q.ID {
+		return nil
+	}
+	for i := range r.Last {
+		v := &r.Last[i]
+		if v.Quarantine == q.ID && (v.Kind == visit.Repair || v.Kind == visit.Validation) {
+			if v.Phase != visit.Failed || v.Kind == visit.Repair && p.Repair.Mode == policy.RepairOff {
+				return nil
+			}
+			return v
+		}
+	}
+	return nil
+}
+
+// AwaitsApproval tells whether the repair of a node waits for a person to approve it.
+func AwaitsApproval(p *policy.Policy, n *corev1.Node, r *visit.Record, q *causes.Record, now time.Time) bool {
+	if p.Repair == nil || proof.Standing(n, q) == nil || r != nil && r.Current != nil {
+		return false // the step of a visit under way needs its Job
+	}
+	waits := Next(p, Facts{Node: n, Record: r, Quarantine: q}, now).Waits
+	return waits != nil && waits.Reason == waitsForApproval
+}
+
+// VisitsOf is what the record of visits on a Node says about the present quarantine of it, for [quarantine.Decide]. q may be nil. A
+// record that cannot be read says nothing, so no validation has passed.
+func VisitsOf(n *corev1.Node, q *causes.Record, now time.Time) quarantine.Visits {
+	if q == nil {
+		return quarantine.Visits{}
+	}
+	r, err := visit.RecordOf(n)
+	if err != nil || r == nil {
+		return quarantine.Visits{}
+	}
+	v := quarantine.Visits{Quarantine: q.ID, Validated: r.Validated(n, q, now)}
+	if request := r.Request; request != nil && request.Kind == visit.RequestRelease && request.Quarantine == q.ID {
+		v.Release = &quarantine.Manual{User: request.User, Reason: request.Reason}
+	}
+	if advice := r.Advice; advice != nil && advice.Quarantine == q.ID {
+		v.Advice, v.AdvisedAt = advice.Do, advice.At
+	}
+	return v
+}
 
 // Outlook is how a quarantined node would be repaired, whether or not it may be now. It is for people: [Next] decides.
 type Outlook struct {
@@ -20,31 +71,33 @@ type Outlook struct {
 	Left []policy.Check
 	// Lemon says that the node was repaired too often; empty: it was not.
 	Lemon string
-	// InTheWay are the pods that have to end before the next action. They are known if the facts have the pods of the node and the template
-	// of that action.
+	// InTheWay are the pods that have to end before the next action. They are known if the facts are live and
+	// the template of that action exists.
 	InTheWay []corev1.Pod
 }
 
-// OutlookOf tells how a node would be repaired. The node must be quarantined, and the policy must have a repair.
+// OutlookOf returns how a node would be repaired. The node must be quarantined, and the policy must have a repair.
 func OutlookOf(p *policy.Policy, f Facts, now time.Time) Outlook {
-	d := &decider{policy: p, facts: f, now: now, record: f.Record.Clone(f.Node)}
-	d.record.ClampTimes(now)
-	q := d.facts.Quarantine
-	class, why := d.classOf(q)
-	o := Outlook{Class: class, Why: why, Lemon: d.lemon()}
+	s := situation{policy: p, facts: f, now: now, record: f.Record.Clone(f.Node)}
+	s.record.ClampTimes(now)
+	plan := s.plan()
+	class, why := plan.Class()
+	o := Outlook{Class: class, Why: why, Lemon: plan.Lemon()}
 	if class == 0 {
 		return o
 	}
 	for {
-		action, left := d.nextAction(q.ID, class)
+		action, left := plan.Next(f.Quarantine.ID, class)
 		if !left {
 			break
 		}
 		o.Left = append(o.Left, action)
-		d.record.Repairs = append(d.record.Repairs, visit.Action{At: now, Template: action.Template, Quarantine: q.ID})
+		s.record.Repairs = append(s.record.Repairs, visit.Action{At: now, Template: action.Template, Quarantine: f.Quarantine.ID})
 	}
-	if len(o.Left) > 0 && f.Has.Pods && f.Template != nil && f.Has.Template == o.Left[0].Template {
-		o.InTheWay = slices.Clone(d.inTheWay(rebootsNode(f.Template, o.Left[0])))
+	if len(o.Left) > 0 && f.Live != nil {
+		if template := f.Live.Templates[o.Left[0].Template]; template != nil {
+			o.InTheWay = s.inTheWay(job.Reboots(template, o.Left[0]))
+		}
 	}
 	return o
 }

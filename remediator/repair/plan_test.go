@@ -16,6 +16,9 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/actions"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/peers"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/proof"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
@@ -399,8 +402,7 @@ func TestActionsOfAClass(t *testing.T) {
 			for _, template := range strings.Fields(test.done) {
 				r.Repairs = append(r.Repairs, visit.Action{Template: template, Quarantine: "q"})
 			}
-			d := &decider{policy: p, record: r}
-			got, ok := d.nextAction("q", conditions.ResetGPU)
+			got, ok := actions.Plan{View: proof.View{Policy: p}, Record: r}.Next("q", conditions.ResetGPU)
 			if got.Template != test.want || ok != (test.want != "") {
 				t.Errorf("next is %q, want %q", got.Template, test.want)
 			}
@@ -780,7 +782,7 @@ func TestAJobThatWasDeletedBeforeItWasSeenIsNotCreatedAnew(t *testing.T) {
 		m.stalled = true
 		w.untilPhase(m, visit.Working)
 		f := w.facts(m)
-		f.Created, f.Has, f.Template = created, Needs{Pods: true, Breaker: true, Template: "reset-gpu"}, w.templates["reset-gpu"]
+		f.Created, f.Live = created, w.live(m, f)
 		s := Next(w.policy, f, w.now)
 		if v := s.Record.Current; (s.Create != nil) != want || strings.Contains(v.Outcome, "its Job was deleted by others") == want {
 			t.Errorf("created %q: Job %v, record %s", created, s.Create != nil, s.Record)
@@ -1438,7 +1440,7 @@ func TestLimits(t *testing.T) {
 			ID: "x", Kind: visit.Repair, Phase: visit.Emptying, StartedAt: w.now, PhaseSince: w.now, ActionSince: w.now,
 		}}).String()}
 		w.paused = "so that only a acts"
-		p := PeerOf(w.policy, b.Node, w.now)
+		p := peers.Of(w.policy, b.Node, w.now)
 		if p.Active {
 			t.Error("it counts")
 		}
@@ -1451,7 +1453,7 @@ func TestLimits(t *testing.T) {
 				ID: "q", Phase: causes.Quarantined, Causes: []causes.Cause{{Condition: "GPUXidError", Rule: "gpu", Due: true, Repair: conditions.Reboot}},
 				Taint: &causes.Taint{Key: taint.Key, Effect: taint.Effect, Rule: "gpu", Repair: conditions.Reboot},
 			}}).String()
-			if got, want := PeerOf(w.policy, b.Node, w.now).Active, taint.Key == conditions.TaintUnhealthy; got != want {
+			if got, want := peers.Of(w.policy, b.Node, w.now).Active, taint.Key == conditions.TaintUnhealthy; got != want {
 				t.Errorf("with taint %s it counts: %v", taint.Key, got)
 			}
 		}

@@ -22,9 +22,12 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/seen"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/breaker"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/peers"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/starts"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
+
+const day = 24 * time.Hour
 
 const testPolicy = `
 apiVersion: pitcrew.dev/v1alpha1
@@ -240,39 +243,36 @@ func (w *world) facts(m *machine) Facts {
 	return f
 }
 
+func (w *world) live(m *machine, f Facts) *Live {
+	l := &Live{Pods: m.pods, Templates: w.templates, BreakerOpen: w.breaker}
+	if f.Job != nil {
+		l.JobPods = []corev1.Pod{m.ended[f.Job.Name]}
+	}
+	if w.tries != nil {
+		l.Held = w.tries.Held(w.policy.Repair.MaxFailures, w.exists)
+	}
+	for name, other := range w.nodes {
+		if name != m.Name {
+			l.Peers = append(l.Peers, peers.Of(w.policy, other.Node, w.now))
+		}
+	}
+	if w.policy.Repair != nil {
+		of := map[string]bool{}
+		for _, s := range f.Earlier.Today(w.policy.Repair, m.Node, w.now) {
+			of[s.Quarantine] = true
+		}
+		l.Peers = append(l.Peers, peers.Peer{Scope: m.Labels[w.policy.Repair.Scope], Begun: len(of)})
+	}
+	return l
+}
+
 func (w *world) visitOnce(m *machine) (more bool) {
 	f := w.facts(m)
 	s := Next(w.policy, f, w.now)
-	for s.Needs.Any() {
-		n := s.Needs
-		f.Has = f.Has.Plus(n)
-		if n.Pods {
-			f.Pods = m.pods
-		}
-		if n.JobPods {
-			f.JobPods = []corev1.Pod{m.ended[f.Job.Name]}
-		}
-		if n.Template != "" {
-			f.Template = w.templates[n.Template]
-		}
-		f.BreakerOpen = w.breaker
-		if w.tries != nil {
-			f.Held = w.tries.Held(w.policy.Repair.MaxFailures, w.exists)
-		}
-		if n.Peers {
-			for name, other := range w.nodes {
-				if name != m.Name {
-					f.Peers = append(f.Peers, PeerOf(w.policy, other.Node, w.now))
-				}
-			}
-			of := map[string]bool{}
-			for _, s := range f.Earlier.Today(w.policy.Repair, m.Node, w.now) {
-				of[s.Quarantine] = true
-			}
-			f.Peers = append(f.Peers, Peer{Scope: m.Labels[w.policy.Repair.Scope], Begun: len(of)})
-		}
-		if s = Next(w.policy, f, w.now); s.Needs == n {
-			w.Fatalf("the next step still needs %+v", n)
+	if s.NeedsLive {
+		f.Live = w.live(m, f)
+		if s = Next(w.policy, f, w.now); s.NeedsLive {
+			w.Fatal("a step still needs live facts")
 		}
 	}
 	m.waiting = s.Waits

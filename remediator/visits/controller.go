@@ -3,7 +3,7 @@
 // carries them: a Job to create or to delete, pods to evict, Events.
 //
 //	controller.go   one node: observe, decide, act
-//	observe.go      what a step needs to know
+//	observe.go      what a step needs to know that package observe does not read: other nodes, and what is remembered
 //	store.go        the locked patch, and the places under the limits of visits that were just begun
 //	jobs.go         Jobs and evictions
 //	starts.go       the last starts of repairs, for the limits
@@ -14,12 +14,12 @@
 //
 // Another kind of visit plugs in without a second road. What it decides goes into package repair: a case in begin (may a visit begin,
 // by a fact of [repair.Facts]), and one for each phase where the kind differs (which pods are in the way, what runs, what proves that
-// it went well). A fact that costs a request gets a field in [repair.Needs], is read in observe.go, and is asked for by the step that
-// lacks it. Nodes that no change leads to, such as candidates for sweeps, come from source.go, which names nodes and decides nothing.
+// it went well). A fact that costs a request is a field of [repair.Live], and package observe reads it. Nodes that no change leads to, such
+// as candidates for sweeps, come from source.go, which names nodes and decides nothing.
 //
 // The cache decides only whether a node needs a look. Everything that is done follows from a live read of the Node, and the patch is
-// locked by its version, so that a step from an old copy is refused. All state is in the record on the Node. The name of a Job follows from it, so that
-// a process that dies between two writes leaves nothing that the next one would do twice.
+// locked by its version, so that a step from an old copy is refused. All state is in the record on the Node. The name of a Job follows
+// from it, so that a process that dies between two writes leaves nothing that the next one would do twice.
 //
 // RBAC that this package needs: nodes get, list, watch, patch; pods list; pods/eviction create; the ConfigMaps of the pause and of the
 // breaker get; ConfigMap pitcrew-known get, create, patch; events.k8s.io/events create, patch; what remediator/jobs needs to find the
@@ -113,8 +113,8 @@ type Controller struct {
 	failures          *failures.Store
 	sweeper           *sweeper
 
-	// deciding is held for one decision that counts other nodes: two nodes decided side by side would both take the last place under a limit. No request to the
-	// API server is made meanwhile.
+	// deciding is held for one decision that counts other nodes: two nodes decided side by side would both take the last place under a
+	// limit. No request to the API server is made meanwhile.
 	deciding sync.Mutex
 }
 
@@ -200,9 +200,10 @@ func newController(mgr ctrl.Manager, o Options) *Controller {
 var changed = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	a, b := e.ObjectOld.(*corev1.Node), e.ObjectNew.(*corev1.Node)
 	visited := strings.Contains(b.Annotations[conditions.AnnotationRepair], `"current":`)
-	return quarantine.Differ(a, b) || visited && !slices.EqualFunc(a.Status.Conditions, b.Status.Conditions, func(a, b corev1.NodeCondition) bool {
+	same := func(a, b corev1.NodeCondition) bool {
 		return a.Type == b.Type && a.Status == b.Status && a.Message == b.Message && a.LastHeartbeatTime.Equal(&b.LastHeartbeatTime)
-	})
+	}
+	return quarantine.Differ(a, b) || visited && !slices.EqualFunc(a.Status.Conditions, b.Status.Conditions, same)
 }}
 
 // Reconcile takes the next step of the visit to one node, or begins one.
@@ -251,7 +252,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 
 // isIdle tells whether a step needs no request at all.
 func (c *Controller) isIdle(ctx context.Context, n *corev1.Node, s repair.Step) (bool, error) {
-	if s.Needs.Any() || s.Create != nil || len(s.Evict) > 0 || changes(s, n) {
+	if s.NeedsLive || s.Create != nil || len(s.Evict) > 0 || changes(s, n) {
 		return false, nil
 	}
 	c.report(ctx, n, s)

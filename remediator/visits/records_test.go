@@ -20,6 +20,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/peers"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
@@ -101,7 +102,7 @@ func TestPeersAreThoseOfAllNodes(t *testing.T) {
 	for range 50 {
 		c := &Controller{pending: newPendingVisits(), records: newRecords()}
 		cache := fake.NewClientBuilder().WithIndex(&corev1.Node{}, indexCounts, counts)
-		var want []repair.Peer
+		var want []peers.Peer
 		for i := range 40 {
 			n := recordedNode(fmt.Sprint("n", i), records[rng.IntN(len(records))])
 			n.Labels = map[string]string{"rack": fmt.Sprint("r", i)}
@@ -124,18 +125,18 @@ func TestPeersAreThoseOfAllNodes(t *testing.T) {
 				}
 				c.pending.add(shown, r)
 			}
-			if peer := repair.PeerOf(p, n, now); i > 0 && (peer.Active || peer.Begun > 0) {
+			if peer := peers.Of(p, n, now); i > 0 && (peer.Active || peer.Begun > 0) {
 				want = append(want, peer)
 			}
 		}
 		c.pending.add(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "gone"}}, &visit.Record{Current: &v})
 		c.client = cache.Build()
-		got, err := c.peersOf(t.Context(), p, &repair.Facts{Node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n0"}}})(now)
+		got, err := c.peersOf(t.Context(), p, &repair.Facts{Node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n0"}}}, now)
 		if err != nil {
 			t.Fatal(err)
 		}
-		got = slices.DeleteFunc(got, func(peer repair.Peer) bool { return !peer.Active && peer.Begun == 0 })
-		order := func(a, b repair.Peer) int { return strings.Compare(a.Scope, b.Scope) }
+		got = slices.DeleteFunc(got, func(peer peers.Peer) bool { return !peer.Active && peer.Begun == 0 })
+		order := func(a, b peers.Peer) int { return strings.Compare(a.Scope, b.Scope) }
 		slices.SortFunc(got, order)
 		slices.SortFunc(want, order)
 		if diff := cmp.Diff(want, got); diff != "" || len(want) == 0 {
@@ -177,12 +178,12 @@ func TestAVisitCountsThatTheSweeperSeesFirst(t *testing.T) {
 	c.pending.written(shown)
 	c.client = overtaken{old: old, after: func() { c.pending.overlay(shown) }}
 	me := &repair.Facts{Node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "me"}}}
-	peers, err := c.peersOf(t.Context(), &policy.Policy{Repair: &policy.Repair{}}, me)(now)
+	all, err := c.peersOf(t.Context(), &policy.Policy{Repair: &policy.Repair{}}, me, now)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(peers) != 1 || peers[0].Begun != 1 {
-		t.Errorf("these repairs count: %+v", peers)
+	if len(all) != 1 || all[0].Begun != 1 {
+		t.Errorf("these repairs count: %+v", all)
 	}
 	if len(c.pending.all()) != 0 {
 		t.Error("the write is still pending though the cache shows it")
@@ -206,7 +207,8 @@ func TestOnlyPeersTakeTheLock(t *testing.T) {
 	defer c.deciding.Unlock()
 	done := make(chan error)
 	go func() {
-		_, err := c.next(c.policy.Policy(), repair.Facts{Node: &corev1.Node{}}, nil)
+		visited := &visit.Record{Current: &visit.Visit{Kind: visit.Repair, Phase: visit.Ending, PhaseSince: c.clock.Now()}}
+		_, err := c.next(t.Context(), c.policy.Policy(), repair.Facts{Node: &corev1.Node{}, Record: visited, Live: &repair.Live{}})
 		done <- err
 	}()
 	select {
@@ -236,13 +238,15 @@ func BenchmarkPeers(b *testing.B) {
 	}
 	p := &policy.Policy{Repair: &policy.Repair{}}
 	c := &Controller{client: cachedNodes{nodes: nodes}, pending: newPendingVisits(), records: newRecords()}
-	peers := c.peersOf(b.Context(), p, &repair.Facts{Node: &corev1.Node{}})
-	if _, err := peers(now); err != nil {
+	all := func() ([]peers.Peer, error) {
+		return c.peersOf(b.Context(), p, &repair.Facts{Node: &corev1.Node{}}, now)
+	}
+	if _, err := all(); err != nil {
 		b.Fatal(err)
 	}
 	b.Run("kept", func(b *testing.B) {
 		for b.Loop() {
-			if got, err := peers(now); err != nil || len(got) != len(nodes) {
+			if got, err := all(); err != nil || len(got) != len(nodes) {
 				b.Fatal(len(got), err)
 			}
 		}
@@ -250,7 +254,7 @@ func BenchmarkPeers(b *testing.B) {
 	b.Run("parsed", func(b *testing.B) {
 		for b.Loop() {
 			for i := range nodes {
-				repair.PeerOf(p, &nodes[i], now)
+				peers.Of(p, &nodes[i], now)
 			}
 		}
 	})

@@ -11,7 +11,6 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/record/keystore"
-	"github.com/pitcrew-dev/pitcrew/remediator/repair"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/starts"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
@@ -119,27 +118,4 @@ func (c *Controller) saveStart(ctx context.Context, n *corev1.Node) error {
 // earlier are the starts on nodes of the name that the record of the node does not have. r may be nil.
 func (s *startsStore) earlier(n *corev1.Node, r *visit.Record) starts.Ring {
 	return s.all().Unknown(n.Name, r.Repaired)
-}
-
-// peers count the starts of repairs that no record counts for the limits of a node. records has those of nodes, by name.
-func (s *startsStore) peers(p *policy.Repair, n *corev1.Node, records map[string]*visit.Record, now time.Time) (peers []repair.Peer) {
-	if p == nil {
-		return nil
-	}
-	for name, list := range s.all().Today(p, n, now).ByNode() {
-		of := map[string]bool{}
-		for _, start := range list {
-			of[start.Quarantine] = true
-		}
-		if r := records[name]; r != nil {
-			for _, a := range r.Repairs {
-				delete(of, a.Quarantine)
-			}
-			if r.Current != nil && r.Current.Kind == visit.Repair {
-				delete(of, r.Current.Quarantine)
-			}
-		}
-		peers = append(peers, repair.Peer{Scope: n.Labels[p.Scope], Begun: len(of)})
-	}
-	return peers
 }

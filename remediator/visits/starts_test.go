@@ -52,7 +52,7 @@ func TestStartsOfRepairsSurviveTheNodeAndTheLeader(t *testing.T) {
 	}
 	me := &repair.Facts{Node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "me"}}}
 	for at, want := range map[time.Duration]int{time.Hour: 1, 25 * time.Hour: 0} {
-		peers, err := next.peersOf(t.Context(), p, me)(now.Add(at))
+		peers, err := next.peersOf(t.Context(), p, me, now.Add(at))
 		begun := 0
 		for _, peer := range peers {
 			begun += peer.Begun
@@ -65,7 +65,7 @@ func TestStartsOfRepairsSurviveTheNodeAndTheLeader(t *testing.T) {
 	if err := api.Create(t.Context(), gone); err != nil {
 		t.Fatal(err)
 	}
-	if peers, err := next.peersOf(t.Context(), p, me)(now); err != nil || len(peers) != 2 || peers[0].Begun != 1 || peers[1].Begun != 0 {
+	if peers, err := next.peersOf(t.Context(), p, me, now); err != nil || len(peers) != 2 || peers[0].Begun != 1 || peers[1].Begun != 0 {
 		t.Errorf("%+v: %v", peers, err)
 	}
 	var stored corev1.ConfigMap

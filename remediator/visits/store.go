@@ -189,7 +189,7 @@ func (o *orphans) since(node string, orphan bool, now time.Time) time.Time {
 
 // report says once what a node waits for.
 func (c *Controller) report(_ context.Context, n *corev1.Node, s repair.Step) {
-	if s.Needs.Any() {
+	if s.NeedsLive {
 		return
 	}
 	if r := s.Record; s.Waits == nil && (r == nil || r.Current == nil) {

@@ -3,13 +3,13 @@ package node
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
 	"time"
 
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/duration"
@@ -19,25 +19,26 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
 	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/status"
-	"github.com/pitcrew-dev/pitcrew/remediator/pause"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair"
-	"github.com/pitcrew-dev/pitcrew/remediator/repair/breaker"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/peers"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/starts"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 	"github.com/pitcrew-dev/pitcrew/remediator/visits/failures"
+	"github.com/pitcrew-dev/pitcrew/remediator/visits/observe"
 )
 
 // visitor reads what the remediator reads before it decides about a visit to a node.
 type visitor struct {
 	*cli.Target
-	api    client.Client
+	reader observe.Reader
 	policy *policy.Policy
 	nodes  []corev1.Node
 	facts  repair.Facts
+	// starts are those of repairs that the remediator remembers, whatever has become of the nodes.
+	starts starts.Ring
 	// forbidden is what the user may not read; nil: nothing.
 	forbidden error
 }
@@ -45,126 +46,70 @@ type visitor struct {
 func visitorTo(
 	ctx context.Context, c *cli.Target, api client.Client, p *policy.Policy, nodes []corev1.Node, n *corev1.Node,
 ) (*visitor, error) {
-	v := &visitor{Target: c, api: api, policy: p, nodes: nodes, facts: repair.Facts{Node: n, Namespace: conditions.RepairNamespace}}
-	v.facts.Record, v.facts.RecordErr = visit.RecordOf(n)
-	if r := v.facts.Record; r != nil && r.Current != nil {
-		v.facts.Namespace = cmp.Or(r.Current.Namespace, v.facts.Namespace)
+	jobs := conditions.RepairNamespace
+	if r, err := visit.RecordOf(n); err == nil && r != nil && r.Current != nil {
+		jobs = cmp.Or(r.Current.Namespace, jobs)
 	}
-	v.facts.Quarantine, v.facts.QuarantineErr = causes.RecordOf(n)
+	v := &visitor{Target: c, policy: p, nodes: nodes, reader: observe.Reader{
+		Cache: api, Live: api, Namespace: c.Namespace, Jobs: jobs, Clock: clock.RealClock{},
+		Failures: failures.New(api, api, c.Namespace, policy.Fixed(p), clock.RealClock{}),
+	}}
 	var err error
-	if v.facts.Paused, err = pause.Reason(ctx, api, c.Namespace); err != nil {
-		return nil, err
+	if v.facts, err = v.reader.Facts(ctx, n, false); err == nil {
+		err = v.readStarts(ctx, api)
 	}
-	if err := v.readStarts(ctx); err != nil {
-		return nil, err
+	if apierrors.IsForbidden(err) {
+		v.forbidden, err = err, nil
 	}
-	if name := v.facts.Record.JobName(n); name != "" {
-		var job batchv1.Job
-		switch err := api.Get(ctx, client.ObjectKey{Namespace: v.facts.Namespace, Name: name}, &job); {
-		case err == nil:
-			v.facts.Job = &job
-		case apierrors.IsForbidden(err):
-			v.forbidden = err
-		case !apierrors.IsNotFound(err):
-			return nil, fmt.Errorf("get Job %s/%s: %w", v.facts.Namespace, name, err)
-		}
-	}
-	return v, nil
+	return v, err
 }
 
 // next is what the remediator does about the node now. It is nil where the user may not read what that depends on.
 func (v *visitor) next(ctx context.Context) (*repair.Step, error) {
-	for v.forbidden == nil {
-		step := repair.Next(v.policy, v.facts, v.Now().UTC())
-		if !step.Needs.Any() {
-			return &step, nil
-		}
-		if err := v.read(ctx, step.Needs); err != nil {
+	if v.forbidden != nil {
+		return nil, nil //nolint:nilnil // it is not known
+	}
+	step := repair.Next(v.policy, v.facts, v.Now().UTC())
+	if step.NeedsLive {
+		if err := v.read(ctx); err != nil || v.forbidden != nil {
 			return nil, err
 		}
+		step = repair.Next(v.policy, v.facts, v.Now().UTC())
 	}
-	return nil, nil //nolint:nilnil // it is not known
+	return &step, nil
 }
 
-// read adds facts. What the user may not read stays missing, and forbidden says so.
-func (v *visitor) read(ctx context.Context, needs repair.Needs) error {
-	f := &v.facts
-	switch err := v.request(ctx, needs); {
+// read adds live facts, unless they were read. What the user may not read stays missing, and forbidden says so.
+func (v *visitor) read(ctx context.Context) error {
+	if v.facts.Live != nil || v.forbidden != nil {
+		return nil
+	}
+	live, err := v.reader.Read(ctx, v.policy, v.facts)
+	switch {
 	case apierrors.IsForbidden(err):
 		v.forbidden = err
 		return nil
 	case err != nil:
 		return err
+	case live.TemplateProblem != "":
+		v.forbidden = errors.New(live.TemplateProblem)
+		return nil
 	}
-	if needs.Peers {
-		for i := range v.nodes {
-			if n := &v.nodes[i]; n.Name != f.Node.Name {
-				f.Peers = append(f.Peers, repair.PeerOf(v.policy, n, v.Now().UTC()))
-			}
-		}
-	}
-	f.Has = f.Has.Plus(needs)
-	return nil
-}
-
-// request reads from the API server.
-func (v *visitor) request(ctx context.Context, needs repair.Needs) error {
-	f := &v.facts
-	if needs.Pods {
-		var pods corev1.PodList
-		if err := v.api.List(ctx, &pods, client.MatchingFields{"spec.nodeName": f.Node.Name}); err != nil {
-			return fmt.Errorf("list the pods on node %s: %w", f.Node.Name, err)
-		}
-		f.Pods = pods.Items
-	}
-	if needs.JobPods {
-		var pods corev1.PodList
-		if err := v.api.List(ctx, &pods, client.InNamespace(f.Namespace),
-			client.MatchingLabels{batchv1.JobNameLabel: f.Record.JobName(f.Node)}); err != nil {
-			return fmt.Errorf("list the pods of the Job: %w", err)
-		}
-		f.JobPods = pods.Items
-	}
-	if needs.Template != "" {
-		var template corev1.PodTemplate
-		switch err := v.api.Get(ctx, client.ObjectKey{Namespace: f.Namespace, Name: needs.Template}, &template); {
-		case err == nil:
-			f.Template = &template
-		case apierrors.IsNotFound(err):
-			f.Template = nil
-		default:
-			return fmt.Errorf("get PodTemplate %s/%s: %w", f.Namespace, needs.Template, err)
-		}
-	}
-	if needs.Breaker {
-		stored, err := v.Read(ctx, v.api, conditions.BreakerConfigMap)
-		if stored == nil || err != nil {
-			return err
-		}
-		f.BreakerOpen = limits.ParseBreaker(stored.Data[limits.BreakerKey], v.Now()) != nil
-		failed := failures.New(v.api, v.api, v.Namespace, policy.Fixed(v.policy), clock.RealClock{})
-		if f.Held, err = failed.HeldIn(ctx, stored.Data[breaker.Key]); err != nil {
-			return err
-		}
-	}
+	live.Peers = peers.All(v.policy, v.facts.Node, v.facts.Record, v.nodes, visit.RecordOf, v.starts, v.Now().UTC())
+	v.facts.Live = live
 	return nil
 }
 
 // readStarts adds the repairs that only the ConfigMap of starts remembers: of a Node that was deleted and came back.
-func (v *visitor) readStarts(ctx context.Context) error {
-	stored, err := v.Read(ctx, v.api, conditions.KnownConfigMap)
-	switch {
-	case apierrors.IsForbidden(err):
-		v.forbidden = err
-		return nil
-	case stored == nil || err != nil:
+func (v *visitor) readStarts(ctx context.Context, api client.Client) error {
+	stored, err := v.Read(ctx, api, conditions.KnownConfigMap)
+	if stored == nil || err != nil {
 		return err
 	}
-	ring, err := starts.Parse(stored.Data[starts.Key], v.Now())
-	if err != nil {
+	if v.starts, err = starts.Parse(stored.Data[starts.Key], v.Now()); err != nil {
 		return fmt.Errorf("key %s of ConfigMap %s: %w", starts.Key, conditions.KnownConfigMap, err)
 	}
-	v.facts.Earlier = ring.Unknown(v.facts.Node.Name, v.facts.Record.Repaired)
+	v.facts.Earlier = v.starts.Unknown(v.facts.Node.Name, v.facts.Record.Repaired)
 	return nil
 }
 
@@ -316,14 +261,14 @@ func (v *visitor) describeOutlook(ctx context.Context, out io.Writer) error {
 		cli.Fprintf(out, "          then the check %s (at most %s)\n", jobText(c.Template, c.Args), duration.HumanDuration(c.Timeout))
 	}
 	cli.Fprintf(out, "Limits:   %s\n", v.limits(now))
-	if err := v.read(ctx, repair.Needs{Pods: true, Template: o.Left[0].Template}); err != nil {
+	if err := v.read(ctx); err != nil {
 		return err
 	}
 	if v.forbidden != nil {
 		cli.Fprintf(out, "Pods:     not known: %s\n", v.forbidden.Error())
 		return nil //nolint:nilerr // that it may not be read is the answer
 	}
-	if v.facts.Template == nil {
+	if v.facts.Live.Templates[o.Left[0].Template] == nil {
 		cli.Fprintf(out, "Pods:     not known: there is no PodTemplate %s in namespace %s\n", o.Left[0].Template, v.facts.Namespace)
 		return nil
 	}
@@ -347,7 +292,7 @@ func (v *visitor) limits(now time.Time) string {
 	active, begun, within := 0, 0, ""
 	for i := range v.nodes {
 		if n := &v.nodes[i]; r.Scope == "" || n.Labels[r.Scope] == v.facts.Node.Labels[r.Scope] {
-			peer := repair.PeerOf(v.policy, n, now)
+			peer := peers.Of(v.policy, n, now)
 			begun += peer.Begun
 			if peer.Active {
 				active++

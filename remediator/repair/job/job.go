@@ -1,10 +1,12 @@
-package repair
+// Package job says what the Job of an attempt is, and reads what became of it. It is pure.
+package job
 
 import (
 	"fmt"
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -18,16 +20,19 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
+// StartTimeout is how long a Job may take until a container of it runs.
+const StartTimeout = 5 * time.Minute
+
 // bootVariable stands for the boot that an action ends. A template or a policy that passes it to the program reboots the node.
 const bootVariable, nodeVariable, gpusVariable = "$(BOOT_ID)", "$(NODE)", "$(GPUS)"
 
-// rebootsNode tells whether a Job ends the boot: its arguments name the boot to end.
-func rebootsNode(t *corev1.PodTemplate, check policy.Check) bool {
+// Reboots reports whether a Job ends the boot: its arguments name the boot to end.
+func Reboots(t *corev1.PodTemplate, check policy.Check) bool {
 	return slices.ContainsFunc(unexpanded(t, check), func(arg string) bool { return strings.Contains(arg, bootVariable) })
 }
 
-// needsGPUs tells whether an action is about GPUs that its arguments name. With -all the program resets all of them where none is named.
-func needsGPUs(t *corev1.PodTemplate, check policy.Check) bool {
+// NeedsGPUs reports whether an action is about GPUs that its arguments name. With -all the program resets all of them where none is named.
+func NeedsGPUs(t *corev1.PodTemplate, check policy.Check) bool {
 	args := unexpanded(t, check)
 	return slices.ContainsFunc(args, func(arg string) bool { return strings.Contains(arg, gpusVariable) }) &&
 		!slices.Contains(args, "-all") && !slices.Contains(args, "--all")
@@ -42,36 +47,27 @@ func unexpanded(t *corev1.PodTemplate, check policy.Check) []string {
 	return append(slices.Clone(args), check.Args...)
 }
 
-// arguments are the arguments of the first container, with values in the place of variables.
-func arguments(t *corev1.PodTemplate, check policy.Check, values map[string]string) []string {
+// Arguments returns the arguments of the first container, with the node, the boot of the attempt and the GPUs in the place of variables.
+func Arguments(t *corev1.PodTemplate, check policy.Check, n *corev1.Node, v *visit.Visit, gpus string) []string {
 	args := unexpanded(t, check)
-	var pairs []string
-	for name, value := range values {
-		pairs = append(pairs, name, value)
-	}
-	replacer := strings.NewReplacer(pairs...)
+	replacer := strings.NewReplacer(nodeVariable, n.Name, bootVariable, v.BootID, gpusVariable, gpus)
 	for i := range args {
 		args[i] = replacer.Replace(args[i])
 	}
 	return args
 }
 
-// variables are the values of those variables that follow from the record.
-func variables(n *corev1.Node, v *visit.Visit) map[string]string {
-	return map[string]string{nodeVariable: n.Name, bootVariable: v.BootID}
-}
-
 // gpuList is what stands for [gpusVariable]: which GPUs have a fault may change between two steps, what they are called does not.
 const gpuList = `[0-9A-Za-z:.,-]*`
 
-// asksFor tells whether the policy of now asks for the Job of an attempt: its arguments and whether it reboots are those of the template
+// AskedFor reports whether the policy of now asks for the Job of an attempt: its arguments and whether it reboots are those of the template
 // and a check of the policy. The record is input, and a container of the template is root on the node.
-func asksFor(p *policy.Policy, t *corev1.PodTemplate, n *corev1.Node, v *visit.Visit) bool {
-	for _, check := range checksOf(p) {
-		if check.Template != v.Template || rebootsNode(t, check) != v.Reboots {
+func AskedFor(p *policy.Policy, t *corev1.PodTemplate, n *corev1.Node, v *visit.Visit) bool {
+	for _, check := range Checks(p) {
+		if check.Template != v.Template || Reboots(t, check) != v.Reboots {
 			continue
 		}
-		args := arguments(t, check, variables(n, v))
+		args := Arguments(t, check, n, v, gpusVariable)
 		if slices.EqualFunc(args, v.Args, func(want, got string) bool {
 			pattern := strings.ReplaceAll(regexp.QuoteMeta(want), regexp.QuoteMeta(gpusVariable), gpuList)
 			matches, err := regexp.MatchString("^(?s:"+pattern+")$", got)
@@ -83,8 +79,8 @@ func asksFor(p *policy.Policy, t *corev1.PodTemplate, n *corev1.Node, v *visit.V
 	return false
 }
 
-// checksOf are all Jobs that a policy asks for.
-func checksOf(p *policy.Policy) []policy.Check {
+// Checks returns all Jobs that a policy asks for.
+func Checks(p *policy.Policy) []policy.Check {
 	var checks []policy.Check
 	if r := p.Repair; r != nil {
 		checks = slices.Concat(r.Actions.ResetGPU, r.Actions.Reboot)
@@ -101,8 +97,8 @@ func checksOf(p *policy.Policy) []policy.Check {
 	return checks
 }
 
-// newJob is the Job of an attempt. An admission policy compares it with the template: nothing else may be added.
-func newJob(t *corev1.PodTemplate, n *corev1.Node, v *visit.Visit, namespace string) *batchv1.Job {
+// New returns the Job of an attempt. An admission policy compares it with the template: nothing else may be added.
+func New(t *corev1.PodTemplate, n *corev1.Node, v *visit.Visit, namespace string) *batchv1.Job {
 	one, none := int32(1), int32(0)
 	seconds := max(1, int64((v.Deadline.Sub(v.PhaseSince) - StartTimeout).Seconds()))
 	spec := *t.Template.Spec.DeepCopy()
@@ -125,96 +121,93 @@ func newJob(t *corev1.PodTemplate, n *corev1.Node, v *visit.Visit, namespace str
 	}
 }
 
-// jobState is what is known about the Job of an attempt.
-type jobState struct {
-	// missing: there is none.
-	missing, started, ended bool
-	// rejected: it has ended, and no container of it ever ran.
-	rejected bool
-	// waiting is why no container of it runs.
-	waiting string
+// State is what is known about the Job of an attempt.
+type State struct {
+	// Missing: there is none.
+	Missing, Started, Ended bool
+	// Rejected: it has ended, and no container of it ever ran.
+	Rejected bool
+	// Waiting is why no container of it runs.
+	Waiting string
 	// exit is the exit code of the first container, -1 if it is not known.
 	exit int32
 	// result is what the program says; nil: nothing that can be read.
 	result *repairresult.Result
-	// message is a sentence about the end.
-	message string
+	// Message is a sentence about the end.
+	Message string
 }
 
-func (s jobState) refused() bool { return s.exit == int32(repairresult.Refused.ExitCode()) }
+// Succeeded reports whether the program has ended with exit code 0.
+func (s State) Succeeded() bool { return s.exit == 0 }
 
-func (s jobState) says(kind repairresult.Kind) bool {
+// Refused reports whether the program has found a precondition missing and done nothing.
+func (s State) Refused() bool { return s.exit == int32(repairresult.Refused.ExitCode()) }
+
+// Says reports whether the program has left a result of a kind, with the exit code that belongs to it.
+func (s State) Says(kind repairresult.Kind) bool {
 	return s.result != nil && s.result.Result == kind && s.exit == int32(kind.ExitCode())
 }
 
-func (s jobState) why() string {
+// Why says why the Job has failed.
+func (s State) Why() string {
 	if s.exit == 0 && s.result == nil {
-		return "its Job has left no result: " + s.message
+		return "its Job has left no result: " + s.Message
 	}
-	return s.message
+	return s.Message
 }
 
-func (s jobState) andMessage() string {
-	if s.message == "" {
-		return ""
-	}
-	return ": " + s.message
-}
-
-// jobState reads the Job of the attempt. It asks for the pods of the Job where these matter.
-func (d *decider) jobState(v *visit.Visit) jobState {
-	s := jobState{exit: -1}
-	job := d.facts.Job
+// Read reads the Job of an attempt. job is nil if there is none; pods are those of the Job.
+func Read(job *batchv1.Job, pods []corev1.Pod, v *visit.Visit, now time.Time) State {
+	s := State{exit: -1}
 	if job == nil {
-		s.missing = true
+		s.Missing = true
 		if v.JobUID != "" { // a Job that was seen is not created again
-			s.ended, s.message = true, "its Job was deleted by others"
+			s.Ended, s.Message = true, "its Job was deleted by others"
 		}
 		return s
 	}
-	s.started = job.Status.Ready != nil && *job.Status.Ready > 0
+	s.Started = job.Status.Ready != nil && *job.Status.Ready > 0
 	for _, c := range job.Status.Conditions {
 		if (c.Type == batchv1.JobComplete || c.Type == batchv1.JobFailed) && c.Status == corev1.ConditionTrue {
-			s.ended, s.message = true, strings.TrimSpace(c.Reason+" "+c.Message)
+			s.Ended, s.Message = true, strings.TrimSpace(c.Reason+" "+c.Message)
 		}
 	}
-	if job.DeletionTimestamp != nil && !s.ended {
-		s.ended, s.message = true, "its Job was deleted by others"
+	if job.DeletionTimestamp != nil && !s.Ended {
+		s.Ended, s.Message = true, "its Job was deleted by others"
 		return s
 	}
-	unstarted := !s.started && !d.now.Before(v.PhaseSince.Add(StartTimeout))
-	if !s.ended && !unstarted || d.needs(Needs{JobPods: true}) {
+	if !s.Ended && (s.Started || now.Before(v.PhaseSince.Add(StartTimeout))) {
 		return s
 	}
-	s.waiting = "the Job has no pod"
-	for i := range d.facts.JobPods {
-		s.readPod(&d.facts.JobPods[i])
+	s.Waiting = "the Job has no pod"
+	for i := range pods {
+		s.readPod(&pods[i])
 	}
 	return s
 }
 
 // readPod reads what the pod of the Job says. Its termination message is input.
-func (s *jobState) readPod(pod *corev1.Pod) {
-	s.waiting = "its pod is " + string(pod.Status.Phase)
+func (s *State) readPod(pod *corev1.Pod) {
+	s.Waiting = "its pod is " + string(pod.Status.Phase)
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
-			s.waiting = c.Message
+			s.Waiting = c.Message
 		}
 	}
 	if pod.Status.Message != "" {
-		s.message = causes.Clip(pod.Status.Message, conditions.MaxMessage)
+		s.Message = causes.Clip(pod.Status.Message, conditions.MaxMessage)
 	}
 	statuses := pod.Status.ContainerStatuses
 	for _, c := range append(slices.Clone(pod.Status.InitContainerStatuses), statuses...) {
 		if w := c.State.Waiting; w != nil {
-			s.waiting = causes.Clip(strings.TrimSpace(fmt.Sprintf("container %s waits: %s %s", c.Name, w.Reason, w.Message)), conditions.MaxMessage)
+			s.Waiting = causes.Clip(strings.TrimSpace(fmt.Sprintf("container %s waits: %s %s", c.Name, w.Reason, w.Message)), conditions.MaxMessage)
 		}
 		if c.State.Running != nil || c.State.Terminated != nil {
-			s.started = true
+			s.Started = true
 		}
 	}
-	if pod.Status.Phase == corev1.PodFailed && !s.started {
-		s.rejected, s.waiting = s.ended, causes.Clip(
+	if pod.Status.Phase == corev1.PodFailed && !s.Started {
+		s.Rejected, s.Waiting = s.Ended, causes.Clip(
 			strings.TrimSpace("the kubelet refused its pod: "+pod.Status.Reason+" "+pod.Status.Message), conditions.MaxMessage)
 	}
 	if len(pod.Spec.Containers) == 0 {
@@ -226,8 +219,8 @@ func (s *jobState) readPod(pod *corev1.Pod) {
 	}
 	end := statuses[i].State.Terminated
 	s.exit = end.ExitCode
-	s.message = fmt.Sprintf("exit %d %s", end.ExitCode, causes.Clip(end.Reason, record.Name))
+	s.Message = fmt.Sprintf("exit %d %s", end.ExitCode, causes.Clip(end.Reason, record.Name))
 	if result, err := repairresult.Parse(end.Message); err == nil {
-		s.result, s.message = &result, causes.Clip(result.Message, conditions.MaxMessage)
+		s.result, s.Message = &result, causes.Clip(result.Message, conditions.MaxMessage)
 	}
 }

@@ -1,4 +1,5 @@
-package repair
+// Package peers says which limits over all nodes keep a visit from beginning. It is pure.
+package peers
 
 import (
 	"fmt"
@@ -11,6 +12,8 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/record"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/firstcheck"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/proof"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/starts"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
@@ -20,25 +23,25 @@ const day = 24 * time.Hour
 type Peer struct {
 	// Scope is the value of the label of [policy.Repair.Scope].
 	Scope string
-	// Active tells whether a repair or a validation is under way there.
+	// Active reports whether a repair or a validation is under way there.
 	Active bool
-	// FirstCheck tells whether its first check under load is under way there.
+	// FirstCheck reports whether its first check under load is under way there.
 	FirstCheck bool
 	// Begun are the repairs that began there within 24 hours.
 	Begun int
 }
 
-// PeerOf sums up a node. A record that does not parse counts for nothing: no visit is made to its node.
-func PeerOf(p *policy.Policy, n *corev1.Node, now time.Time) Peer {
+// Of sums up a node. A record that does not parse counts for nothing: no visit is made to its node.
+func Of(p *policy.Policy, n *corev1.Node, now time.Time) Peer {
 	r, err := visit.RecordOf(n)
 	if err != nil {
 		return Peer{}
 	}
-	return PeerWith(p, n, r, now)
+	return With(p, n, r, now)
 }
 
-// PeerWith is [PeerOf], with the node's record; nil: it has none. The record is not changed.
-func PeerWith(p *policy.Policy, n *corev1.Node, r *visit.Record, now time.Time) Peer {
+// With is [Of], with the node's record; nil: it has none. The record is not changed.
+func With(p *policy.Policy, n *corev1.Node, r *visit.Record, now time.Time) Peer {
 	if r == nil {
 		return Peer{}
 	}
@@ -56,15 +59,52 @@ func PeerWith(p *policy.Policy, n *corev1.Node, r *visit.Record, now time.Time) 
 	return peer
 }
 
+// All sums up all nodes but n, of which r is the record, and the starts of repairs that no record has, as of nodes that are gone. of
+// returns the record of a node; others may have n, too.
+func All(p *policy.Policy, n *corev1.Node, r *visit.Record, others []corev1.Node, of func(*corev1.Node) (*visit.Record, error),
+	ring starts.Ring, now time.Time,
+) (all []Peer) {
+	records := map[string]*visit.Record{n.Name: r}
+	for i := range others {
+		other := &others[i]
+		if other.Name == n.Name {
+			continue
+		}
+		if r, err := of(other); err == nil && r != nil {
+			records[other.Name] = r
+			all = append(all, With(p, other, r, now))
+		}
+	}
+	if p.Repair == nil {
+		return all
+	}
+	for name, list := range ring.Today(p.Repair, n, now).ByNode() {
+		missing := map[string]bool{}
+		for _, start := range list {
+			missing[start.Quarantine] = true
+		}
+		if r := records[name]; r != nil {
+			for _, a := range r.Repairs {
+				delete(missing, a.Quarantine)
+			}
+			if r.Current != nil && r.Current.Kind == visit.Repair {
+				delete(missing, r.Current.Quarantine)
+			}
+		}
+		all = append(all, Peer{Scope: n.Labels[p.Repair.Scope], Begun: len(missing)})
+	}
+	return all
+}
+
 // isActive reports whether a repair or a validation is under way. Without a taint of the quarantine that the policy sets, and without that
 // of the visit, the record is not believed: a kubelet can forge it, with a taint of others, and would keep the place from other nodes.
 func isActive(p *policy.Policy, r *visit.Record, n *corev1.Node, q *causes.Record) bool {
-	v, isTainted := r.Current, standing(n, q) != nil && q.IsTainted(p, n)
+	v, isTainted := r.Current, proof.Standing(n, q) != nil && q.IsTainted(p, n)
 	return v != nil && (v.Kind == visit.Repair || v.Kind == visit.Validation) && (isTainted || slices.ContainsFunc(n.Spec.Taints, r.SetsTaint))
 }
 
-// exceeded says which limit keeps a visit from beginning; empty: none does.
-func exceeded(p *policy.Repair, v visit.Visit, n *corev1.Node, r *visit.Record, peers []Peer, now time.Time) string {
+// Exceeded says which limit keeps a visit from beginning; empty: none does.
+func Exceeded(p *policy.Repair, v visit.Visit, n *corev1.Node, r *visit.Record, peers []Peer, now time.Time) string {
 	before := r.Begun(day, now)
 	after := *r
 	after.Current = &v

@@ -1,0 +1,191 @@
+package repair
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/actions"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/breaker"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/job"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/operator"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/proof"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/sweep"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
+)
+
+// situation is what a step is decided from. Its methods are questions: they change nothing.
+type situation struct {
+	policy *policy.Policy
+	facts  Facts
+	now    time.Time
+	// record is a copy, which the step changes.
+	record *visit.Record
+}
+
+// boot returns the boot that the node is in; empty: it is not known.
+func (s *situation) boot() string { return s.facts.Node.Status.NodeInfo.BootID }
+
+func (s *situation) standing() *causes.Record {
+	return proof.Standing(s.facts.Node, s.facts.Quarantine)
+}
+
+func (s *situation) causes() proof.View {
+	return proof.View{Policy: s.policy, Node: s.facts.Node, Quarantine: s.facts.Quarantine, Now: s.now}
+}
+
+func (s *situation) plan() actions.Plan {
+	return actions.Plan{View: s.causes(), Record: s.record, Earlier: s.facts.Earlier}
+}
+
+func (s *situation) job(v *visit.Visit) job.State {
+	return job.Read(s.facts.Job, s.facts.Live.JobPods, v, s.now)
+}
+
+// requested reports whether a person asks for it.
+func (s *situation) requested(kind string) bool {
+	return s.record.Request != nil && s.record.Request.Kind == kind
+}
+
+// barrier is what the gate says: nothing, or for what reason no action begins.
+type barrier struct{ reason, why string }
+
+// The reasons of a barrier, which are those of a [Waiting].
+const byPolicy, byFailures, byOthers, byHold = "policy", "breaker", "others", "held"
+
+// gate says why no action of a visit may begin on the node now; no reason: it may. Every action passes it, of every visit, by the present
+// policy: before a visit is opened, before an attempt is recorded, and before the Job of that is created. What it needs of [Facts.Live] is
+// not asked for while nothing was read, so that a visit is never opened then.
+func (s *situation) gate(v *visit.Visit, template string) barrier {
+	if !v.IsCheck() {
+		if s.policy.Repair == nil {
+			return barrier{byPolicy, "the policy does not repair any more"}
+		}
+		if why := s.plan().Forbidden(v); why != "" {
+			return barrier{byPolicy, why}
+		}
+	}
+	if v.Kind == visit.Repair && s.facts.Live != nil {
+		for _, action := range breaker.ActionsFor(template, s.facts.Quarantine) {
+			if failed, held := s.facts.Live.Held[action]; held {
+				return barrier{byFailures, fmt.Sprintf("%s has failed on %d nodes in a row; `kubectl pitcrew reset` goes on", action, failed)}
+			}
+		}
+	}
+	if why := otherRepairer(s.facts.Node, s.record, s.now); why != "" {
+		return barrier{byOthers, why}
+	}
+	switch {
+	case s.facts.Paused != "":
+		return barrier{byHold, fmt.Sprintf("paused (%s)", causes.Clip(s.facts.Paused, conditions.MaxMessage/4))}
+	case s.facts.QuarantineErr != nil:
+		return barrier{byHold, "the quarantine record of the node cannot be read"}
+	case s.policy.Breaker != nil && s.facts.Live != nil && s.facts.Live.BreakerOpen:
+		return barrier{byHold, "the breaker is open: Pitcrew has quarantined many nodes in a short time, " +
+			"and begins nothing until it closes (`kubectl pitcrew status`)"}
+	}
+	return barrier{}
+}
+
+// otherRepairer says who else works on the node; empty: no one does.
+func otherRepairer(n *corev1.Node, r *visit.Record, now time.Time) string {
+	marked := false
+	for _, t := range n.Spec.Taints {
+		switch {
+		case node.OfOtherRepairer(t), t.Key == conditions.TaintMaintenance && !r.SetsTaint(t):
+			return "another repairer works on the node: it has taint " + t.ToString()
+		}
+		marked = marked || t.Key == conditions.TaintMaintenance
+	}
+	if label := operator.PausedByOthers(n.Labels); label != "" {
+		return "the GPU operator works on the node, as in a driver upgrade: it has label " + label
+	}
+	if !marked && node.Maintained(n, now) {
+		return "a driver upgrade is under way on the node"
+	}
+	return ""
+}
+
+// template returns the PodTemplate of a name, or says why there is none.
+func (s *situation) template(name string) (t *corev1.PodTemplate, why string) {
+	live := s.facts.Live
+	switch t := live.Templates[name]; {
+	case t != nil:
+		return t, ""
+	case live.TemplateProblem != "":
+		return nil, live.TemplateProblem
+	case s.facts.JobProblem != "":
+		return nil, s.facts.JobProblem
+	}
+	return nil, fmt.Sprintf("there is no PodTemplate %s in namespace %s", name, s.facts.Namespace)
+}
+
+// hasRebooted reports whether the node is in another boot than the attempt.
+func (s *situation) hasRebooted(v *visit.Visit) bool {
+	return s.boot() != v.BootID && s.boot() != "" && v.BootID != ""
+}
+
+// emptyTimeout is how long a node may take to become empty.
+func (s *situation) emptyTimeout() time.Duration {
+	if s.policy.Repair == nil {
+		return 0
+	}
+	return s.policy.Repair.Drain.Timeout
+}
+
+// inTheWay are the pods that must end before an action: for a reboot all but those of DaemonSets and static ones, else those with an
+// accelerator. A pod of an earlier visit is always in the way: what it does has not provably ended.
+func (s *situation) inTheWay(reboots bool) (pods []corev1.Pod) {
+	for _, pod := range s.facts.Live.Pods {
+		switch {
+		case hasEnded(&pod):
+		case pod.Namespace == s.facts.Namespace && s.facts.Namespace != "", reboots && !sweep.StaysOnNode(&pod), sweep.HoldsAccelerator(&pod):
+			pods = append(pods, pod)
+		}
+	}
+	return pods
+}
+
+// evictable are the pods that may be evicted now. A pod without a controller would not come back, and one of a DaemonSet would at once.
+func (s *situation) evictable(pods []corev1.Pod) []corev1.Pod {
+	if s.policy.Repair == nil || s.policy.Repair.Drain.Mode != policy.DrainEvict {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(pods), func(pod corev1.Pod) bool {
+		return metav1.GetControllerOf(&pod) == nil || sweep.StaysOnNode(&pod) || pod.Namespace == s.facts.Namespace
+	})
+}
+
+// unended are the pods of Jobs that have not ended.
+func (s *situation) unended(pods []corev1.Pod) []corev1.Pod {
+	return slices.DeleteFunc(slices.Clone(pods), func(pod corev1.Pod) bool { return pod.Namespace != s.facts.Namespace || hasEnded(&pod) })
+}
+
+func hasEnded(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
+
+// podNames names pods in a sentence.
+func podNames(pods []corev1.Pod, one, many string) string {
+	const most = 3
+	var names []string
+	for _, pod := range pods {
+		names = append(names, pod.Namespace+"/"+pod.Name)
+	}
+	slices.Sort(names)
+	if len(names) == 1 {
+		return "pod " + names[0] + " " + one
+	}
+	if more := len(names) - most; more > 0 {
+		return fmt.Sprintf("pods %s and %d more %s", strings.Join(names[:most], ", "), more, many)
+	}
+	return fmt.Sprintf("pods %s %s", strings.Join(names, ", "), many)
+}
