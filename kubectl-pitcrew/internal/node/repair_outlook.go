@@ -67,7 +67,7 @@ func visitorTo(
 // next is what the remediator does about the node now. It is nil where the user may not read what that depends on.
 func (v *visitor) next(ctx context.Context) (*repair.Step, error) {
 	if v.forbidden != nil {
-		return nil, nil //nolint:nilnil // it is not known
+		return nil, nil //nolint:nilnil,nilerr // it is not known, and forbidden says why
 	}
 	step := repair.Next(v.policy, v.facts, v.Now().UTC())
 	if step.NeedsLive {
@@ -88,12 +88,13 @@ func (v *visitor) read(ctx context.Context) error {
 	switch {
 	case apierrors.IsForbidden(err):
 		v.forbidden = err
-		return nil
 	case err != nil:
 		return err
 	case live.TemplateProblem != "":
 		v.forbidden = errors.New(live.TemplateProblem)
-		return nil
+	}
+	if v.forbidden != nil {
+		return nil //nolint:nilerr // that it may not be read is the answer
 	}
 	live.Peers = peers.All(v.policy, v.facts.Node, v.facts.Record, v.nodes, visit.RecordOf, v.starts, v.Now().UTC())
 	v.facts.Live = live
