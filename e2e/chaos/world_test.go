@@ -824,7 +824,7 @@ func (w *world) evictFrom(node string, r *causes.Record) error {
 
 // needsPerson tells whether no visit begins by itself any more in a quarantine: a person has stopped it, or the validation could not run.
 func needsPerson(r *visit.Record, quarantineID, boot string) bool {
-	if r == nil || r.Current != nil || r.Request != nil && r.Request.Kind != visit.RequestStop {
+	if r == nil || r.Current != nil || r.Request != nil && slices.Contains([]string{visit.RequestRepair, visit.RequestRelease}, r.Request.Kind) {
 		return false
 	}
 	if r.Stopped == quarantineID {
