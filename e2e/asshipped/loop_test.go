@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/pitcrew-dev/pitcrew/e2e/asshipped/pages"
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
 	"github.com/pitcrew-dev/pitcrew/e2e/components"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
@@ -37,17 +38,6 @@ policy:
     gpu-xid: {clearAfter: 3s}
     dcgm-diag: {clearAfter: 3s}
 `
-
-func merge(into, from map[string]any) {
-	for key, value := range from {
-		below, isMap := value.(map[string]any)
-		if present, ok := into[key].(map[string]any); ok && isMap {
-			merge(present, below)
-			continue
-		}
-		into[key] = value
-	}
-}
 
 // machine is a node of the preset's pool. What runs on it is played: the detectors of the rendered pool, the programs of Jobs, and the
 // machine itself.
@@ -182,7 +172,7 @@ const healthy, faulty = `{"result":"healthy","message":"DCGM has found no fault"
 
 // The loop with the chart's templates, roles and admission policies, the preset's pool, the default policy, and what docs/repair.md shows.
 func TestTheLoopAsShipped(t *testing.T) {
-	c := install(t, func(root string) string { return valuesOf(t, root, shorter, "repair.md") }, nil,
+	c := install(t, func(root string) string { return pages.Values(t, root, []string{"repair.md"}, shorter) }, nil,
 		authorizationv1.ResourceAttributes{Verb: "create", Group: "batch", Resource: "jobs", Namespace: conditions.RepairNamespace})
 	if err := components.BuildOurs(t.Context(), c.Root, "./kubectl-pitcrew"); err != nil {
 		t.Fatal(err)

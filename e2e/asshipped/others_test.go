@@ -23,6 +23,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/pitcrew-dev/pitcrew/e2e/asshipped/pages"
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
 	"github.com/pitcrew-dev/pitcrew/e2e/components"
@@ -47,8 +48,8 @@ policy:
 
 // helmSets are the values that docs/preflight.md has Helm set.
 func helmSets(t *testing.T, root string) (args []string) {
-	for _, s := range showsOf(t, root, "preflight.md") {
-		if _, set, found := strings.Cut(s.text, "--set "); found && strings.HasPrefix(s.text, "helm ") {
+	for _, s := range pages.Of(t, root, "preflight.md") {
+		if _, set, found := strings.Cut(s.Text, "--set "); found && strings.HasPrefix(s.Text, "helm ") {
 			args = append(args, "--set", strings.Trim(set, "'"))
 		}
 	}
@@ -66,7 +67,7 @@ func TestOtherPagesAsShipped(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	c = install(t, func(root string) string { return valuesOf(t, root, switchedOn, "devices.md") },
+	c = install(t, func(root string) string { return pages.Values(t, root, []string{"devices.md"}, switchedOn) },
 		func(root string) []string { return helmSets(t, root) },
 		authorizationv1.ResourceAttributes{Verb: "create", Group: resourceapi.GroupName, Resource: "devicetaintrules"},
 		authorizationv1.ResourceAttributes{Verb: "get", Resource: "pods", Subresource: "log", Namespace: "default"},
