@@ -106,7 +106,8 @@ func (a *checkAction) runDCGM(ctx context.Context) (result repairresult.Result, 
 	args := []string{"-run", "-level", strconv.Itoa(a.level), "-timeout", a.timeout.String(), "-state-dir", a.stateDir,
 		"-sysfs", a.sysfs, "-pod-resources", a.podResources, "-force=" + strconv.FormatBool(a.allowHolders)}
 	// Where the driver's tool is, its libraries are. Without it the plugin looks in this container.
-	if tool, err := program.Find("nvidia-smi", "", ""); err == nil && tool.Root != "" {
+	tool, missing := program.Find("nvidia-smi", "", "")
+	if missing == nil && tool.Root != "" {
 		args = append(args, "-driver-root", tool.Root)
 	}
 	plugin := program.Command{Path: path, Log: logged{}}.With(a.timeout, append(append(args, a.plugin...), a.args...)...)
@@ -123,6 +124,9 @@ func (a *checkAction) runDCGM(ctx context.Context) (result repairresult.Result, 
 	case strings.HasPrefix(line, "unknown: no diag:") && !strings.Contains(line, "NVML"):
 		return result, refuse("%s", line)
 	case exit.Code == 2 && strings.HasPrefix(line, "unknown: "):
+		if missing != nil && strings.Contains(line, "NVML") {
+			line += "; " + missing.Error()
+		}
 		return result, fmt.Errorf("the diagnostic gave no result: %.400s", strings.TrimPrefix(line, "unknown: "))
 	default:
 		return result, fmt.Errorf("%s exited %d: %.400s", filepath.Base(path), exit.Code, line)
