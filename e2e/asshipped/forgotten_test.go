@@ -37,7 +37,7 @@ func without(t *testing.T, c *cluster.Cluster, objects ...client.Object) (undo f
 }
 
 // noDCGM is what the plugin dcgm says; e2e/node runs it in an image that has none.
-const noDCGM = "DCGM: no libdcgm.so.4 below /, /host (see docs/dcgm.md)"
+const noDCGM = "DCGM: no libdcgm.so.4 below /, /host/run/nvidia/driver, /host (see docs/dcgm.md)"
 
 const lost = "Reboot gpu 0000:1b:00: Xid 79 GPU has fallen off the bus"
 

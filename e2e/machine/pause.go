@@ -11,6 +11,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/pitcrew-dev/pitcrew/e2e/components"
@@ -70,26 +72,103 @@ func (m *Machine) Busybox(t *testing.T, name string) string {
 
 // writeImage writes an image with some programs.
 func writeImage(archive, name, entrypoint string, programs ...entry) error {
-	layer, err := tarball(programs...)
-	if err != nil {
-		return err
-	}
-	config, err := json.Marshal(map[string]any{
+	return addLayer(archive, name, map[string]any{
 		"os": "linux", "architecture": runtime.GOARCH, "config": map[string]any{"Entrypoint": []string{entrypoint}},
-		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{fmt.Sprintf("sha256:%x", sha256.Sum256(layer))}},
-	})
+		"rootfs": map[string]any{"type": "layers", "diff_ids": []any{}},
+	}, nil, programs)
+}
+
+// addLayer writes an image with the configuration and the layers of another one, and a layer of files above them.
+func addLayer(archive, name string, config map[string]any, layers, files []entry) error {
+	layer, err := tarball(files...)
 	if err != nil {
 		return err
 	}
-	manifest, err := json.Marshal([]map[string]any{{"Config": "config.json", "RepoTags": []string{name}, "Layers": []string{"layer.tar"}}})
+	below, ok := config["rootfs"].(map[string]any)
+	ids, isList := below["diff_ids"].([]any)
+	if !ok || !isList {
+		return fmt.Errorf("an image without layers: %v", config)
+	}
+	below["diff_ids"] = append(ids, fmt.Sprintf("sha256:%x", sha256.Sum256(layer)))
+	delete(config, "history") // it has an entry for each layer
+	text, err := json.Marshal(config)
 	if err != nil {
 		return err
 	}
-	image, err := tarball(entry{"manifest.json", manifest}, entry{"config.json", config}, entry{"layer.tar", layer})
+	layers = append(slices.Clip(layers), entry{"layer.tar", layer})
+	var names []string
+	for _, l := range layers {
+		names = append(names, l.name)
+	}
+	manifest, err := json.Marshal([]map[string]any{{"Config": "config.json", "RepoTags": []string{name}, "Layers": names}})
+	if err != nil {
+		return err
+	}
+	image, err := tarball(append(layers, entry{"manifest.json", manifest}, entry{"config.json", text})...)
 	if err != nil {
 		return err
 	}
 	return os.WriteFile(archive, image, 0o644)
+}
+
+// Derive imports an image with that name, which has the files of this machine at these paths above those of one of our images, as a
+// Dockerfile with COPY makes it.
+func (m *Machine) Derive(t *testing.T, image, name string, copies map[string]string) {
+	t.Helper()
+	blobs := filepath.Join(m.Dir, "derive")
+	if err := os.Mkdir(blobs, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := os.RemoveAll(blobs); err != nil {
+			t.Error(err)
+		}
+	}()
+	if out, err := exec.CommandContext(t.Context(), "tar", "-C", blobs, "-xf", filepath.Join(m.Dir, image+".tar")).CombinedOutput(); err != nil {
+		t.Fatalf("unpack %s: %v\n%s", image, err, out)
+	}
+	type blob struct{ Digest string }
+	file := func(b blob) string { return filepath.Join("blobs", strings.ReplaceAll(b.Digest, ":", "/")) }
+	read := func(path string, into any) {
+		t.Helper()
+		text, err := os.ReadFile(filepath.Join(blobs, path))
+		if err == nil {
+			err = json.Unmarshal(text, into)
+		}
+		if err != nil {
+			t.Fatalf("%s of %s: %v", path, image, err)
+		}
+	}
+	var index struct{ Manifests []blob }
+	read("index.json", &index)
+	read(file(index.Manifests[0]), &index) // of the platforms, which is one here
+	var manifest struct {
+		Config blob
+		Layers []blob
+	}
+	read(file(index.Manifests[0]), &manifest)
+	var config map[string]any
+	read(file(manifest.Config), &config)
+	var layers, files []entry
+	for _, l := range manifest.Layers {
+		content, err := os.ReadFile(filepath.Join(blobs, file(l)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		layers = append(layers, entry{strings.TrimPrefix(l.Digest, "sha256:") + ".tar", content})
+	}
+	for to, from := range copies {
+		content, err := os.ReadFile(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, entry{to, content})
+	}
+	archive := filepath.Join(blobs, "derived.tar")
+	if err := addLayer(archive, name, config, layers, files); err != nil {
+		t.Fatal(err)
+	}
+	m.Ctr(t, "images", "import", archive)
 }
 
 type entry struct {

@@ -78,7 +78,8 @@ func (m *host) pciBus(t *testing.T) string {
 	return commands
 }
 
-// nvidiaSMI adds a stand-in for nvidia-smi, and a shell to run it, to the driver's root. It writes how it was called into a file there.
+// nvidiaSMI adds a stand-in for nvidia-smi, and a shell to run it, to the driver's root. It writes how it was called into a file there. A reset
+// waits for a line of the pipe that a test has put there.
 func (m *host) nvidiaSMI(t *testing.T) {
 	t.Helper()
 	m.Busybox(t, "docker.io/e2e/busybox:1")
@@ -87,7 +88,7 @@ func (m *host) nvidiaSMI(t *testing.T) {
 case "$*" in
 *persistence_mode*) echo Disabled ;;
 *pci.bus_id*) echo 00000000:10:00.0 ;;
-*--gpu-reset*) echo "GPU 00000000:10:00.0 was successfully reset." ;;
+*--gpu-reset*) [ ! -p /nvidia-smi.gate ] || read -r go </nvidia-smi.gate; echo "GPU 00000000:10:00.0 was successfully reset." ;;
 esac
 `
 	busybox, err := os.ReadFile(filepath.Join(m.Dir, "busybox", "bin", "busybox"))

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -72,21 +73,34 @@ exec env -i PATH="$PATH" HOME=/run XDG_RUNTIME_DIR=/run container=other SYSTEMD_
 	})
 }
 
-// chronyd starts a chronyd that finds its clock wrong, with its socket at the system's path.
+// chronyd starts a server of the time, and a chronyd that finds the clock wrong.
 func (m *host) chronyd(t *testing.T) {
 	t.Helper()
-	for name, config := range map[string]string{
-		"server": "local stratum 2\nallow 127.0.0.0/8\nbindaddress 127.0.0.2\nport 123\n",
-		"chrony": "server 127.0.0.2 iburst minpoll -1 maxpoll -1 offset 0.3\nport 0\n",
-	} {
-		dir := filepath.Join("/run", name)
-		// It requires that no other user may enter.
-		if err := os.MkdirAll(dir, 0o750); err != nil {
+	m.startChronyd(t, "server", "local stratum 2\nallow 127.0.0.0/8\nbindaddress 127.0.0.2\nport 123\n")
+	m.clock(t, "0.3")
+}
+
+// clock has a chronyd, with its socket at the system's path, find the clock wrong by that many seconds from now on.
+func (m *host) clock(t *testing.T, offset string) {
+	t.Helper()
+	if m.chrony != nil {
+		if err := syscall.Kill(m.chrony.PID, syscall.SIGTERM); err != nil {
 			t.Fatal(err)
 		}
-		config += fmt.Sprintf("cmdport 0\nbindcmdaddress %s/chronyd.sock\npidfile %s/pid\n", dir, dir)
-		m.Start(t, m.Debian("usr/sbin/chronyd"), "-x", "-d", "-u", "root", "-f", m.Write(t, name+".conf", config))
+		<-m.chrony.Ended
 	}
+	m.chrony = m.startChronyd(t, "chrony", "server 127.0.0.2 iburst minpoll -1 maxpoll -1 offset "+offset+"\nport 0\n")
+}
+
+func (m *host) startChronyd(t *testing.T, name, config string) *machine.Program {
+	t.Helper()
+	dir := filepath.Join("/run", name)
+	// It requires that no other user may enter.
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		t.Fatal(err)
+	}
+	config += fmt.Sprintf("cmdport 0\nbindcmdaddress %s/chronyd.sock\npidfile %s/pid\n", dir, dir)
+	return m.Start(t, m.Debian("usr/sbin/chronyd"), "-x", "-d", "-u", "root", "-f", m.Write(t, name+".conf", config))
 }
 
 // adapter adds an InfiniBand adapter whose port is down to sysfs.

@@ -45,6 +45,8 @@ type host struct {
 	installed string
 	// hardware is what repairs find, once a test needs it.
 	hardware *hardware
+	// chrony keeps the clock.
+	chrony *machine.Program
 }
 
 var started struct {
