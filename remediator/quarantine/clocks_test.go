@@ -158,7 +158,7 @@ func TestAHeartbeatFromTheFutureIsNotCurrent(t *testing.T) {
 	if b := w.last.Blocked; b == nil || b.Message != want {
 		t.Errorf("blocked %+v, want %q", b, want)
 	}
-	now := causes.Assess(w.policy, w.node, nil, &causes.Schedule{Now: w.now})
+	now := causes.Assess(w.policy, w.node, nil, nil, &causes.Schedule{Now: w.now})
 	if checks := now.Checks(); len(checks) != 1 || checks[0].Outcome != handoff.Skip {
 		t.Errorf("checks %+v", checks)
 	}

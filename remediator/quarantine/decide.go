@@ -151,7 +151,9 @@ func (d *decider) read() {
 
 // find finds what the conditions of the node mean by the record.
 func (d *decider) find() {
-	d.conditions = causes.Assess(d.policy, d.observed.Node, d.record, &d.next)
+	self := limits.Peer{Name: d.observed.Node.Name, Claims: node.Claims(d.observed.Node)}
+	claims := d.observed.Peers.HonouredClaims(self, d.now)
+	d.conditions = causes.Assess(d.policy, d.observed.Node, d.record, claims, &d.next)
 	d.conditions.LeadingSince = d.observed.LeadingSince
 	if domain, configured := d.policy.Domain(d.domain.Label); configured {
 		d.conditions.Settle = domain.Settle

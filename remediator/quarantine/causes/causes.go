@@ -81,8 +81,8 @@ type Assessment struct {
 	Stale    staleConditions
 }
 
-// Assess reads the conditions of a node. r is its record in the current boot, or nil.
-func Assess(p *policy.Policy, n *corev1.Node, r *Record, next *Schedule) Assessment {
+// Assess reads the conditions of a node. r is its record in the current boot, or nil; claims are those of others that maintain the node.
+func Assess(p *policy.Policy, n *corev1.Node, r *Record, claims []node.Claim, next *Schedule) Assessment {
 	a := Assessment{
 		Policy: p, Node: n, Now: next.Now, Maintained: node.Maintained(n, next.Now), BootSeen: bootSeen(n, r, next.Now),
 		Problems: map[corev1.NodeConditionType]Problem{},
@@ -91,12 +91,17 @@ func Assess(p *policy.Policy, n *corev1.Node, r *Record, next *Schedule) Assessm
 	if since, known := node.UpgradeSince(n); known {
 		next.RequeueAt(since.Add(node.UpgradeStepLimit))
 	}
+	for _, claim := range node.Claims(n) {
+		next.RequeueAt(claim.From)
+		next.RequeueAt(claim.Until)
+	}
 	for _, c := range n.Status.Conditions {
 		found := r.ManualRelease().NewFaults(c)
 		c.Message = cmp.Or(found, c.Message)
 		rule, class, ok := p.Match(n.Labels, c)
 		switch {
-		case !ok, c.Type == corev1.NodeReady && whyNotReadyIsNoFault(p, n, r, c, a.Now) != "":
+		case !ok, c.Type == corev1.NodeReady && whyNotReadyIsNoFault(p, n, r, claims, c, a.Now) != "",
+			node.Excuse(claims, c.Type, c.LastTransitionTime.Time) != "":
 		case a.IsCurrent(c, rule):
 			if r.needsReplacement(string(c.Type), c.Message, a.Now) {
 				class = conditions.Replace

@@ -155,7 +155,7 @@ func Unhandled(p *policy.Policy, n *corev1.Node, now time.Time) string {
 	if err != nil {
 		return ""
 	}
-	if why := whyNotReadyIsNoFault(p, n, r, c, now); why != "" {
+	if why := whyNotReadyIsNoFault(p, n, r, node.HoldingClaims(n, now), c, now); why != "" {
 		return DescribeNotReady(c) + why
 	}
 	return ""
@@ -163,7 +163,9 @@ func Unhandled(p *policy.Policy, n *corev1.Node, now time.Time) string {
 
 // whyNotReadyIsNoFault explains, as the end of a sentence, why a node that is not Ready is left alone; empty: it is not. Such a node
 // hangs no job, and quarantines of all that a cluster has would use up the limits. A quarantine that stands goes on.
-func whyNotReadyIsNoFault(p *policy.Policy, n *corev1.Node, r *Record, ready corev1.NodeCondition, now time.Time) string {
+func whyNotReadyIsNoFault(
+	p *policy.Policy, n *corev1.Node, r *Record, claims []node.Claim, ready corev1.NodeCondition, now time.Time,
+) string {
 	if r == nil || r.Closed() || !r.HasCause(corev1.NodeReady) {
 		since := node.NotReadySince(n, ready)
 		switch {
@@ -181,6 +183,9 @@ func whyNotReadyIsNoFault(p *policy.Policy, n *corev1.Node, r *Record, ready cor
 	}
 	if n.Spec.Unschedulable { // our own cordon ends with the quarantine
 		return "; the node was cordoned by someone else, so this is taken for planned work"
+	}
+	if why := node.Excuse(claims, ready.Type, ready.LastTransitionTime.Time); why != "" {
+		return "; " + why + ", so this is taken for planned work"
 	}
 	return ""
 }

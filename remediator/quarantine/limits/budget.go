@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 )
 
@@ -62,6 +63,8 @@ type Peer struct {
 	Failed Span
 	// ProblemSince is the lastTransitionTime of each condition that matches a rule.
 	ProblemSince map[corev1.NodeConditionType]time.Time
+	// Claims are [node.Claims] of the node.
+	Claims []node.Claim
 }
 
 // AddProblem notes a condition that matches a rule.

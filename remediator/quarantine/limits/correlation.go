@@ -12,8 +12,8 @@ import (
 
 // Correlated explains why a problem is rather one of the detector, or of what the nodes share. It is empty when it is not.
 // condition is that of self, of which Labels, Domain and Link are read. Nodes whose condition the broken link of another one explains
-// do not count, nor do those of its domain for a node that takes part in an incident. It needs no memory: the nodes themselves show
-// since when they have been faulty, so the suspicion lasts until their conditions change.
+// do not count, nor do those that others maintain, nor those of its domain for a node that takes part in an incident. It needs no memory:
+// the nodes themselves show since when they have been faulty, so the suspicion lasts until their conditions change.
 //
 // For nodes that are not Ready their zone is always a scope: zones fail as a whole, and so do the networks between them.
 func Correlated(p *policy.Policy, condition corev1.NodeCondition, self Peer, peers Peers) string {
@@ -38,11 +38,13 @@ func Correlated(p *policy.Policy, condition corev1.NodeCondition, self Peer, pee
 		if !isTooMany(1 + peers.countNotable()) {
 			continue
 		}
+		maintained := peers.honoured(nil, since)
 		for peer := range peers.notable(always.Add(-1)) {
 			if peer.Gone || scope != "" && peer.Labels[scope] != value || isExplained(peer) {
 				continue
 			}
-			if at, ok := peer.ProblemSince[condition.Type]; ok && at.Sub(since).Abs() <= guard.Window {
+			at, ok := peer.ProblemSince[condition.Type]
+			if ok && at.Sub(since).Abs() <= guard.Window && !maintained.explain(peer, condition.Type, at) {
 				times = append(times, at)
 			}
 		}

@@ -20,6 +20,8 @@ type Fleet struct {
 	notable []*member
 	// failed holds the members that have failed, by domain.
 	failed map[Domain]map[*member]bool
+	// claiming holds the members with claims.
+	claiming map[*member]bool
 	// changes counts the changes of peers that a limit may notice.
 	changes int
 }
@@ -39,7 +41,7 @@ var always = time.Unix(1<<40, 0)
 
 // NewFleet is a fleet without nodes.
 func NewFleet() *Fleet {
-	return &Fleet{members: map[string]*member{}, counts: map[string]map[string]population{"": {}}}
+	return &Fleet{members: map[string]*member{}, counts: map[string]map[string]population{"": {}}, claiming: map[*member]bool{}}
 }
 
 // Put adds a peer, in place of the one of the same name.
@@ -65,6 +67,9 @@ func (f *Fleet) put(key string, p Peer) {
 	}
 	if !m.latest.IsZero() {
 		f.notable = slices.Insert(f.notable, f.place(m), m)
+	}
+	if len(m.Claims) > 0 && !m.Gone {
+		f.claiming[m] = true
 	}
 	if m.hasFailed() {
 		if f.failed == nil { // without incidents there are none
@@ -107,6 +112,7 @@ func (f *Fleet) remove(key string) bool {
 		return false
 	}
 	delete(f.members, key)
+	delete(f.claiming, m)
 	for scope := range f.counts {
 		f.count(scope, m, -1)
 	}

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 )
 
@@ -399,6 +400,7 @@ func TestAFleetNoticesEachChangeOfAPeer(t *testing.T) {
 		Name: "b", Labels: map[string]string{rackLabel: "2"}, OutOfService: true, Why: Cordoned, ParkedSince: noon, Unchecked: true, Gone: true, Rule: "gpu", Soft: true,
 		Starts: []Start{{At: noon}}, Waiting: []Span{{From: noon}}, ProblemSince: map[corev1.NodeConditionType]time.Time{"GPUXidError": noon},
 		HeldFor: "c", Domain: Domain{"clique", "a"}, Link: LinkFault{Role: Victim, Since: noon}, Failed: Span{noon, noon},
+		Claims: []node.Claim{{Why: "x"}},
 	}
 	fleet := NewFleet()
 	fleet.Others("").in(rackLabel, nil) // is asked for, the other label is not

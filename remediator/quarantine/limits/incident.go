@@ -46,9 +46,9 @@ func (p Peers) IncidentOf(d policy.Domain, self Peer) (found *Incident, why stri
 	if d.Incidents == nil || self.Failed.From.IsZero() || self.Domain == (Domain{}) || p.fleet == nil {
 		return nil, ""
 	}
-	failed := []*Peer{&self}
+	failed, maintained := []*Peer{&self}, p.honoured(nil, self.Failed.From)
 	for m := range p.fleet.failed[self.Domain] {
-		if m != p.except {
+		if m != p.except && !maintained[&m.Peer] {
 			failed = append(failed, &m.Peer)
 		}
 	}

@@ -24,7 +24,7 @@ func Of(p *policy.Policy, n *corev1.Node) limits.Peer {
 // With is [Of], with what is remembered of nodes with the node's name, nil: nothing, and with the domain of the node before it
 // lost the label.
 func With(p *policy.Policy, n *corev1.Node, remembered *limits.NodeStarts, domain limits.Domain) limits.Peer {
-	peer := limits.Peer{Name: n.Name, Labels: n.Labels, Unchecked: !p.Checks(n)}
+	peer := limits.Peer{Name: n.Name, Labels: n.Labels, Unchecked: !p.Checks(n), Claims: node.Claims(n)}
 	peer.Why, peer.ParkedSince = units.OutOfService(n)
 	peer.OutOfService = peer.Why != ""
 	for _, c := range n.Status.Conditions {
