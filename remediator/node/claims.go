@@ -6,6 +6,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 )
 
 // LabelScheduledMaintenance is when GKE is going to maintain the host of a node, in seconds since 1970
@@ -89,6 +91,17 @@ func Excuse(claims []Claim, condition corev1.NodeConditionType, began time.Time)
 		if c.Holds(began) && (c.InProgress || condition == corev1.NodeReady) {
 			return c.Why
 		}
+	}
+	return ""
+}
+
+// WorkOfOthers explains that others work on a node, or are about to, whatever its taints say; empty: no one does.
+func WorkOfOthers(n *corev1.Node, now time.Time) string {
+	if !HasTaint(n.Spec.Taints, conditions.TaintMaintenance) && Maintained(n, now) {
+		return "a driver upgrade is under way on the node"
+	}
+	for _, c := range HoldingClaims(n, now) {
+		return "others maintain the node: " + c.Why
 	}
 	return ""
 }

@@ -97,21 +97,16 @@ func (s *situation) gate(v *visit.Visit, template string) barrier {
 
 // otherRepairer says who else works on the node; empty: no one does.
 func otherRepairer(n *corev1.Node, r *visit.Record, now time.Time) string {
-	marked := false
 	for _, t := range n.Spec.Taints {
 		switch {
 		case node.OfOtherRepairer(t), t.Key == conditions.TaintMaintenance && !r.SetsTaint(t):
 			return "another repairer works on the node: it has taint " + t.ToString()
 		}
-		marked = marked || t.Key == conditions.TaintMaintenance
 	}
 	if label := operator.PausedByOthers(n.Labels); label != "" {
 		return "the GPU operator works on the node, as in a driver upgrade: it has label " + label
 	}
-	if !marked && node.Maintained(n, now) {
-		return "a driver upgrade is under way on the node"
-	}
-	return ""
+	return node.WorkOfOthers(n, now)
 }
 
 // template returns the PodTemplate of a name, or says why there is none.
