@@ -56,6 +56,8 @@ type Repair struct {
 	Validate *Check `yaml:"validate"`
 	// lemon stops the repair of a node that needed too many.
 	Lemon Lemon `yaml:"lemon"`
+	// collect keeps what a vendor asks for before the first action of a repair wipes it. It needs `repair.collect.enabled` of the chart.
+	Collect *Collect `yaml:"collect"`
 }
 
 // RepairMode says who decides about a repair.
@@ -103,6 +105,31 @@ const (
 	DrainWait  DrainMode = "wait"
 	DrainEvict DrainMode = "evict"
 )
+
+// Collect is the Job that writes what is known about the faults of a node into a bundle. The first action of a repair begins when it has
+// ended, whatever became of it, or when its timeout is over.
+type Collect struct {
+	// handOff also collects when a node is quarantined that others repair: its class is not repaired here, or its rule has handOff.
+	HandOff bool `yaml:"handOff"`
+	// The Job that collects.
+	Check `yaml:",inline"`
+}
+
+const (
+	// defaultCollectTimeout is longer than what the program takes by default, 2 minutes.
+	defaultCollectTimeout = 3 * time.Minute
+	// maxCollectTimeout leaves the Job of the action a minute: it has to begin within five.
+	maxCollectTimeout = 4 * time.Minute
+)
+
+func (c *Collect) SetDefaults() { c.Timeout = defaultCollectTimeout }
+
+func (c *Collect) complete(d *strict.Decoder, at *field.Path) {
+	c.check(d, at)
+	if c.Timeout > maxCollectTimeout {
+		d.Invalid(at.Child("timeout"), c.Timeout.String(), fmt.Sprintf("must be at most %s: a repair waits for it", maxCollectTimeout))
+	}
+}
 
 // Lemon bounds the repairs of one node: a node that needs more has a fault that they do not mend.
 type Lemon struct {
@@ -234,6 +261,9 @@ func (r *Repair) complete(d *strict.Decoder, at *field.Path) {
 	if r.Validate != nil {
 		r.Validate.check(d, at.Child("validate"))
 	}
+	if r.Collect != nil {
+		r.Collect.complete(d, at.Child("collect"))
+	}
 }
 
 func completeActions(d *strict.Decoder, at *field.Path, actions []Check) {
@@ -258,6 +288,9 @@ func (r *Repair) warn(d *strict.Decoder, at *field.Path, rules []Rule) {
 	}
 	if r.Validate != nil {
 		r.Validate.warnArgs(d, at.Child("validate"))
+	}
+	if r.Collect != nil {
+		r.Collect.warnArgs(d, at.Child("collect"))
 	}
 	switch {
 	case slices.ContainsFunc(rules, func(r Rule) bool { return r.Validate }):

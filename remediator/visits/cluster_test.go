@@ -74,6 +74,11 @@ kind: PodTemplate
 metadata: {name: check, namespace: %[1]s, annotations: {pitcrew.dev/verdict: GPUXidError}}
 template: {spec: {automountServiceAccountToken: false, containers: [{name: repair, image: npd-plugins, args: [check]}]}}
 ---
+apiVersion: v1
+kind: PodTemplate
+metadata: {name: collect, namespace: %[1]s}
+template: {spec: {automountServiceAccountToken: false, containers: [{name: collect, image: npd-plugins, args: [collect, -node=$(NODE)]}]}}
+---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: Role
 metadata: {name: visits, namespace: %[1]s}

@@ -218,6 +218,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		}
 		return ctrl.Result{}, fmt.Errorf("get node %s: %w", req.Name, err)
 	}
+	c.collectHandedOff(ctx, &n)
 	// The cache shows whether there is anything to do.
 	step, err := c.decide(ctx, &n, false)
 	if err != nil {
@@ -277,7 +278,7 @@ func (c *Controller) act(ctx context.Context, n *corev1.Node, s repair.Step) err
 	if c.dryRun {
 		return nil
 	}
-	if s.Create != nil {
+	if s.Create != nil && !c.collects(ctx, n) {
 		if err := c.saveStart(ctx, n); err != nil {
 			return err
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -26,13 +27,13 @@ func nodeOfJob(job client.Object) []string {
 	return []string{job.GetAnnotations()[conditions.AnnotationNode]}
 }
 
-// jobsOf are the Jobs for a node, from the cache.
+// jobsOf are the Jobs of visits to a node, from the cache.
 func (c *Controller) jobsOf(ctx context.Context, node string) ([]batchv1.Job, error) {
 	var jobs batchv1.JobList
 	if err := c.client.List(ctx, &jobs, client.InNamespace(c.jobs), client.MatchingFields{indexNode: node}); err != nil {
 		return nil, fmt.Errorf("list the repair Jobs of node %s: %w", node, err)
 	}
-	return jobs.Items, nil
+	return slices.DeleteFunc(jobs.Items, func(job batchv1.Job) bool { return !belongsToVisit(&job) }), nil
 }
 
 // create creates the Job of an attempt. That it exists is fine: another process may have created it, and only its answer was lost. A

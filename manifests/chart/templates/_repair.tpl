@@ -81,6 +81,51 @@ reboot:
     - {name: dbus, hostPath: {path: /run/dbus, type: DirectoryOrCreate}}
     - {name: pod-resources, hostPath: {path: /var/lib/kubelet/pod-resources, type: DirectoryOrCreate}}
     - {name: pod-logs, hostPath: {path: /var/log/pods, type: DirectoryOrCreate}}
+{{- with (.Values.repair).collect }}{{ if .enabled }}
+{{- $evidence := ternary (dict "persistentVolumeClaim" (dict "claimName" .claim)) (dict "hostPath" (dict "path" .hostPath "type" "DirectoryOrCreate")) (ne .claim "") }}
+# What a vendor asks for, before a reset or a reboot wipes it. It changes nothing but the directory of the bundles.
+collect:
+  spec:
+    hostPID: true
+    # What it has read so far becomes a bundle.
+    terminationGracePeriodSeconds: 30
+    containers:
+    - name: collect
+      {{- toYaml $container | nindent 6 }}
+      args: [collect, -node=$(NODE), -keep={{ .keep }}, -max-size={{ .maxMiB }}, -min-free={{ .minFreePercent }}, -timeout={{ .timeout }}]
+      # The device cgroup denies the GPUs and /dev/kmsg to an unprivileged container.
+      securityContext: {privileged: true, readOnlyRootFilesystem: true}
+      volumeMounts:
+      - {name: state, mountPath: /run/pitcrew}
+      - {name: systemd, mountPath: /run/systemd, readOnly: true}
+      # The vendor's tools run in it. They write their reports to /run of the node, which is a mount of its own.
+      - {name: host, mountPath: /host, readOnly: true, mountPropagation: HostToContainer}
+      - {name: evidence, mountPath: /evidence}
+    volumes:
+    - {name: state, hostPath: {path: {{ $.Values.npd.stateDir }}, type: DirectoryOrCreate}}
+    - {name: systemd, hostPath: {path: /run/systemd, type: DirectoryOrCreate}}
+    - {name: host, hostPath: {path: /, type: Directory}}
+    - {{ set $evidence "name" "evidence" | toJson }}
+# `kubectl pitcrew collect` adds the time of the one bundle that it reads.
+print-bundle:
+  spec:
+    terminationGracePeriodSeconds: 0
+    containers:
+    - name: print-bundle
+      {{- toYaml $container | nindent 6 }}
+      args: [print-bundle, -node=$(NODE)]
+      # The directory of the bundles is root's.
+      securityContext:
+        runAsUser: 0
+        allowPrivilegeEscalation: false
+        readOnlyRootFilesystem: true
+        capabilities: {drop: [ALL]}
+        seccompProfile: {type: RuntimeDefault}
+      volumeMounts:
+      - {name: evidence, mountPath: /evidence, readOnly: true}
+    volumes:
+    - {{ set $evidence "name" "evidence" | toJson }}
+{{- end }}{{ end }}
 {{- end }}
 {{- /* The conditions that report what the Jobs of the policy find, with the fields that ask for these Jobs, as YAML. */}}
 {{- define "pitcrew.proofs" -}}
