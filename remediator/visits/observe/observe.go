@@ -5,6 +5,7 @@ package observe
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -19,6 +20,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/breaker"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/bundle"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 	"github.com/pitcrew-dev/pitcrew/remediator/visits/failures"
 )
@@ -68,8 +70,9 @@ func (r Reader) Read(ctx context.Context, p *policy.Policy, f repair.Facts) (*re
 	if err := r.Live.List(ctx, &pods, client.MatchingFields{"spec.nodeName": f.Node.Name}); err != nil {
 		return nil, fmt.Errorf("list the pods on node %s: %w", f.Node.Name, err)
 	}
-	live := &repair.Live{Pods: pods.Items}
-	for _, pod := range pods.Items { // the Job names the node of its pod
+	isPod := func(pod corev1.Pod) bool { return bundle.IsPod(&pod, r.Jobs) }
+	live := &repair.Live{Pods: slices.DeleteFunc(pods.Items, isPod)}
+	for _, pod := range live.Pods { // the Job names the node of its pod
 		if f.Job != nil && pod.Namespace == r.Jobs && pod.Labels[batchv1.ControllerUidLabel] == string(f.Job.UID) {
 			live.JobPods = append(live.JobPods, pod)
 		}
