@@ -2,6 +2,7 @@ package chart_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -105,6 +106,51 @@ func TestRepairTemplates(t *testing.T) {
 			t.Errorf("%s: account %s, token %v, restart %s", name, pod.ServiceAccountName, pod.AutomountServiceAccountToken, pod.RestartPolicy)
 		}
 		onlyWorkers(t, name, &template.Template)
+	}
+}
+
+// Off, nothing of it is rendered. On, one template reads all of the node and writes only bundles, and the other one reads only these.
+func TestTemplatesOfEvidence(t *testing.T) {
+	const on = "repair: {enabled: true, collect: {enabled: true, keep: 5%s}}\n"
+	if templates := podTemplates(t, mustRender(t, repairEnabled)); len(templates) != 3 {
+		t.Errorf("off: %v", slices.Sorted(maps.Keys(templates)))
+	}
+	for name, test := range map[string]struct{ values, volume string }{
+		"a folder": {"", "/var/lib/pitcrew/evidence->/evidence"}, "a claim": {", claim: evidence", "claim evidence->/evidence"},
+	} {
+		objects := mustRender(t, fmt.Sprintf(on, test.values))
+		templates := podTemplates(t, objects)
+		admitsOnly(t, objects, []string{"check", "collect", "print-bundle", "reboot", "reset-gpu"})
+		collect, reader := templates["collect"].Template.Spec, templates["print-bundle"].Template.Spec
+		args := strings.Join(collect.Containers[0].Args, " ")
+		if args != "collect -node=$(NODE) -keep=5 -max-size=64 -min-free=15 -timeout=2m" || !*collect.Containers[0].SecurityContext.Privileged {
+			t.Errorf("%s: collect %q", name, args)
+		}
+		for _, m := range collect.Containers[0].VolumeMounts {
+			if m.MountPath == "/host" && !m.ReadOnly {
+				t.Errorf("%s: collect may write to the node: %+v", name, m)
+			}
+		}
+		container := reader.Containers[0]
+		if !slices.Equal(container.Args, []string{"print-bundle", "-node=$(NODE)"}) || reader.HostPID || container.SecurityContext.Privileged != nil ||
+			len(reader.Volumes) != 1 || len(container.VolumeMounts) != 1 || !container.VolumeMounts[0].ReadOnly {
+			t.Errorf("%s: print-bundle %+v", name, reader)
+		}
+		for _, pod := range []corev1.PodSpec{collect, reader} {
+			volume, at := pod.Volumes[len(pod.Volumes)-1], pod.Containers[0].VolumeMounts[len(pod.Volumes)-1]
+			got := "claim "
+			if volume.HostPath != nil {
+				got = volume.HostPath.Path
+			} else {
+				got += volume.PersistentVolumeClaim.ClaimName
+			}
+			if got+"->"+at.MountPath != test.volume {
+				t.Errorf("%s: the bundles are in %s at %s", name, got, at.MountPath)
+			}
+		}
+		for _, template := range templates {
+			onlyWorkers(t, name, &template.Template)
+		}
 	}
 }
 

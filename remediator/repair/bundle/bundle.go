@@ -1,5 +1,5 @@
-// Package bundle is the Job that writes a bundle of evidence on a node, or prints one. It belongs to no visit, so it has no label of one. It
-// is pure. See docs/evidence.md.
+// Package bundle is the Job that writes a bundle of evidence on a node, or prints one. It belongs to no visit, so it has no label of one.
+// It is pure. See docs/evidence.md.
 package bundle
 
 import (
@@ -84,8 +84,7 @@ func IsPod(pod *corev1.Pod, namespace string) bool {
 	return pod.Namespace == namespace && (strings.HasPrefix(name, Template+"-") || strings.HasPrefix(name, PrintTemplate+"-"))
 }
 
-// ForVisit returns the name of the Job that collects before the action that a visit begins; empty: nothing is to be waited for. What it is
-// given is the policy, the node and the time.
+// ForVisit returns the name of the Job that collects before the action that a visit begins; empty: nothing is to be waited for.
 func ForVisit(p *policy.Policy, n *corev1.Node, v *visit.Visit, now time.Time) string {
 	if p.Repair == nil || p.Repair.Collect == nil || v == nil || v.Kind != visit.Repair || v.Phase != visit.Working || v.Attempt > 1 ||
 		!now.Before(v.PhaseSince.Add(p.Repair.Collect.Timeout)) {
