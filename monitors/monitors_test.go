@@ -157,7 +157,7 @@ func runs(t *testing.T, config npdconfig.CustomPluginConfig, plugin string) stri
 	common := npd.New(plugin, "")
 	for _, name := range []string{"hold", "timeout"} {
 		if i := slices.Index(rule.Args, "-"+name); i >= 0 {
-			if err := common.Set(name, rule.Args[i+1]); err != nil {
+			if err := common.FlagSet.Set(name, rule.Args[i+1]); err != nil {
 				t.Fatal(err)
 			}
 		}
