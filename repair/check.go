@@ -32,7 +32,8 @@ type checkAction struct {
 func (a *checkAction) flags(f *flags.Set) {
 	a.node.flags(f, 30*time.Second)
 	f.IntVar(&a.level, "level", 2, "level of DCGM's diagnostics, 1 to 4: seconds, minutes, half an hour, hours", 1, 4)
-	f.StringVar(&a.dcgm, "dcgm", "", "`path` of the plugin dcgm, which runs them (default: beside this program); what follows -- are flags of it")
+	f.StringVar(&a.dcgm, "dcgm", "",
+		"`path` of the plugin dcgm, which runs them (default: beside this program); what follows -- are flags of it")
 	for _, name := range []string{"dcgm-root", "dcgm-libraries", "nvvs", "hostengine"} {
 		where := "`value` of this flag of the plugin dcgm: where DCGM is"
 		f.Func(name, where, func(value string) error { a.plugin = append(a.plugin, "-"+name, value); return nil })

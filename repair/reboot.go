@@ -33,7 +33,8 @@ func (a *rebootAction) flags(f *flags.Set) {
 	f.StringVar(&a.bus, "bus", "/run/dbus/system_bus_socket", "`path` of the socket of the host's system bus, on which logind is")
 	f.DurationVar(&a.timeout, "timeout", 30*time.Second, "limit of writing files to disk, and of each call of logind",
 		10*time.Millisecond, time.Hour)
-	f.DurationVar(&a.wait, "wait", 10*time.Minute, "how long the node may take to end this program after logind has agreed; after that it has failed",
+	f.DurationVar(&a.wait, "wait", 10*time.Minute,
+		"how long the node may take to end this program after logind has agreed; after that it has failed",
 		0, flags.Day)
 	a.holding.flags(f)
 	f.BoolVar(&a.allowHolders, "allow-holders", false, "reboot although processes or pods hold accelerators")

@@ -28,8 +28,10 @@ type node struct {
 }
 
 func (n *node) flags(f *flags.Set, wait time.Duration) {
-	f.StringVar(&n.stateDir, "state-dir", "/run/pitcrew", "state `directory` of the node's plugins, for the maintenance file, the lock and what must be put back")
-	f.StringVar(&n.systemd, "systemd", systemd.Socket, "`path` of systemd's private socket; where there is none, no service is stopped or started")
+	f.StringVar(&n.stateDir, "state-dir", "/run/pitcrew",
+		"state `directory` of the node's plugins, for the maintenance file, the lock and what must be put back")
+	f.StringVar(&n.systemd, "systemd", systemd.Socket,
+		"`path` of systemd's private socket; where there is none, no service is stopped or started")
 	f.StringVar(&n.sysfs, "sysfs", "/sys", "`path` of the sysfs of the host")
 	f.StringVar(&n.vendor, "vendor", "", "`name` of the vendor, nvidia, metax or ascend (default: what is on the PCI bus)")
 	n.holding.flags(f)
@@ -70,16 +72,20 @@ func (a *resetAction) flags(f *flags.Set) {
 	flags.List(f.FlagSet, &a.gpus, "gpu", "PCI `addresses` of the GPUs, e.g. 0000:4e:00,0000:5f:00", checkAddress)
 	f.BoolVar(&a.all, "all", false, "reset all GPUs if -gpu is empty, which else is refused")
 	f.BoolVar(&a.rehearse, "dry-run", false, "look for holders, say what would be done, and refuse to do it")
-	flags.List(f.FlagSet, &a.clients, "clients", "`services` of systemd that are stopped before and started again afterwards (default: those of NVIDIA; empty: none)",
+	flags.List(f.FlagSet, &a.clients, "clients",
+		"`services` of systemd that are stopped before and started again afterwards (default: those of NVIDIA; empty: none)",
 		nil)
-	f.StringVar(&a.tool, "tool", "", "`path` of the vendor's tool below -root (default: nvidia-smi, mx-smi or npu-smi where they are installed)")
-	f.StringVar(&a.root, "root", "", "`directory` that the tool takes for / (default: the first of "+strings.Join(program.Roots[:2], ", ")+" and / that has it)")
+	f.StringVar(&a.tool, "tool", "",
+		"`path` of the vendor's tool below -root (default: nvidia-smi, mx-smi or npu-smi where they are installed)")
+	f.StringVar(&a.root, "root", "",
+		"`directory` that the tool takes for / (default: the first of "+strings.Join(program.Roots[:2], ", ")+" and / that has it)")
 	f.DurationVar(&a.timeout, "timeout", 8*time.Minute, "limit of the run; putting everything back may take 2m more",
 		time.Second, flags.Day)
 	f.DurationVar(&a.resetLimit, "reset-timeout", 3*time.Minute, "limit of one call of the tool that resets",
 		10*time.Millisecond, flags.Day)
 	f.DurationVar(&a.verify, "verify", time.Minute, "how long a GPU may take to answer after the reset", 0, flags.Day)
-	f.DurationVar(&a.settle, "settle", -1, "pause between the reset and the first question (default: 20s for ascend, as its documentation asks, else none)",
+	f.DurationVar(&a.settle, "settle", -1,
+		"pause between the reset and the first question (default: 20s for ascend, as its documentation asks, else none)",
 		0, time.Hour)
 }
 
@@ -121,10 +127,8 @@ func (a *resetAction) run(ctx context.Context, _ func(repairresult.Result)) (res
 	if len(gpus) == 0 {
 		gpus = bus
 	}
-	for _, g := range gpus {
-		if !slices.Contains(bus, g) {
-			return result, fmt.Errorf("GPU %s is not on the PCI bus: no reset brings it back", g)
-		}
+	if i := slices.IndexFunc(gpus, func(g string) bool { return !slices.Contains(bus, g) }); i >= 0 {
+		return result, fmt.Errorf("GPU %s is not on the PCI bus: no reset brings it back", gpus[i])
 	}
 	tool, err := program.Find(v.tool, a.tool, a.root)
 	if err != nil {
@@ -198,7 +202,9 @@ func (a *resetAction) stops(v vendor) []string {
 }
 
 // reset takes clients away from the GPUs, resets them and returns which were reset.
-func (a *resetAction) reset(ctx context.Context, s *state, v vendor, tool program.Command, w *holders.Watcher, clients, gpus, bus []string) ([]string, error) {
+func (a *resetAction) reset(
+	ctx context.Context, s *state, v vendor, tool program.Command, w *holders.Watcher, clients, gpus, bus []string,
+) ([]string, error) {
 	for {
 		if v.name == "nvidia" {
 			// Before the services: persistenced sets the mode back when it ends.

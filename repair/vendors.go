@@ -47,8 +47,10 @@ var errTogether = errors.New("the GPUs cannot be reset without others that NVLin
 var vendors = []vendor{
 	{
 		name: "nvidia", tool: "nvidia-smi", devices: []string{"/dev/nvidia"}, compute: []string{"/dev/nvidia-uvm"}, resource: "nvidia.com/",
-		work:  []string{"/dev/nvidia-uvm"},
-		units: []string{"dcgm-exporter.service", "nvidia-dcgm-exporter.service", "nvidia-dcgm.service", "nv-hostengine.service", "nvidia-persistenced.service"},
+		work: []string{"/dev/nvidia-uvm"},
+		units: []string{
+			"dcgm-exporter.service", "nvidia-dcgm-exporter.service", "nvidia-dcgm.service", "nv-hostengine.service", "nvidia-persistenced.service",
+		},
 		// On NVSwitch systems with Ampere GPUs the reset needs Fabric Manager. nvidia-smi refuses if one of them is in its way.
 		services: []string{"nvidia-fabricmanager.service", "nvidia-imex.service", "nvidia-persistenced.service"},
 		driver:   []string{"nv-fabricmanager", "nvlsm", "nvidia-imex", "nvidia-persistenced"},
@@ -149,7 +151,8 @@ func resetNVIDIA(ctx context.Context, t program.Command, gpus []string, limit ti
 
 // nvidiaExits are what the exit codes of nvidia-smi mean, nvidia-smi(1).
 var nvidiaExits = map[int]string{
-	2: "an argument is wrong", 3: "not available on this device", 4: "no permission", 6: "the GPU is not found", 8: "external power cables are not attached",
+	2: "an argument is wrong", 3: "not available on this device", 4: "no permission", 6: "the GPU is not found",
+	8: "external power cables are not attached",
 	9: "the driver is not loaded", 10: "an interrupt of the GPU is not delivered", 12: "no NVML library", 13: "the NVML library is too old",
 	14: "the infoROM is corrupt", 15: "the GPU is lost from the bus or not reachable", 255: "another error, or an internal one of the driver",
 }

@@ -9,12 +9,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
-	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/firstcheck"
-	"github.com/pitcrew-dev/pitcrew/remediator/repair/proof"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/pods"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/sweep"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
@@ -29,60 +27,12 @@ type Selection struct {
 	At    time.Time
 }
 
-func labelsOf(n *corev1.Node) labels.Set { return labels.Set(n.Labels) }
-
-// NewSweepNode sums up a node for [sweep.Plan], with what [visit.RecordOf] returns for it. The record is not changed.
-func NewSweepNode(p *policy.Policy, n *corev1.Node, r *visit.Record, err error, idle sweep.Idle, now time.Time) sweep.Node {
-	s := sweep.Node{Name: n.Name, Labels: labelsOf(n), Created: n.CreationTimestamp.Time, Idle: idle}
-	q, badQuarantine := causes.RecordOf(n)
-	if err != nil || badQuarantine != nil {
-		s.Unavailable = "a record of the node cannot be read"
-		return s
-	}
-	s.Record = r.Clone(n)
-	if q != nil && q.NodeUID == n.UID && q.Phase == causes.Suspect {
-		for _, c := range q.Causes {
-			if c.HealthySince.IsZero() {
-				s.SuspectSince = firstcheck.Later(s.SuspectSince, c.FirstSeen)
-			}
-		}
-	}
-	s.Unavailable = unavailable(p, n, s.Record, q, now)
-	return s
-}
-
-// unavailable says why no sweep may begin on a node, whatever its pods; empty: nothing is in the way.
-func unavailable(p *policy.Policy, n *corev1.Node, r *visit.Record, q *causes.Record, now time.Time) string {
-	switch {
-	case node.Excluded(n):
-		return "Pitcrew leaves the node alone"
-	case len(node.Accelerators(n.Status.Allocatable)) == 0:
-		return "the node has no accelerator"
-	case !node.IsReady(n):
-		return "the node is not Ready"
-	case n.Spec.Unschedulable:
-		return "the node is cordoned"
-	case firstcheck.Waits(p, n):
-		return "the node waits for its first check"
-	case proof.Standing(n, q) != nil:
-		return "the node is quarantined"
-	case q != nil && q.NodeUID == n.UID && q.IsIsolated():
-		return "a GPU of the node is isolated"
-	}
-	for _, t := range n.Spec.Taints {
-		if t.Key == conditions.TaintUnhealthy || t.Key == conditions.TaintUnchecked {
-			return "the node has taint " + t.ToString()
-		}
-	}
-	return otherRepairer(n, r, now)
-}
-
 // beginSweep begins the check that a sweep, or a person, has chosen the node for.
 func beginSweep(d *decision) {
 	s := d.facts.Selected
-	missing := unavailable(d.policy, d.facts.Node, d.record, d.facts.Quarantine, d.now)
+	missing := sweep.Unavailable(d.policy, d.facts.Node, d.record, d.facts.Quarantine, d.now)
 	if d.requested(visit.RequestCheck) {
-		covers := func(p policy.Sweep) bool { return p.Nodes.Matches(labelsOf(d.facts.Node)) }
+		covers := func(p policy.Sweep) bool { return p.Nodes.Matches(labels.Set(d.facts.Node.Labels)) }
 		switch {
 		case !slices.ContainsFunc(d.policy.Sweeps, covers):
 			d.refuse("not checked: no sweep of the policy is for this node")
@@ -165,14 +115,14 @@ func openCheck(d *decision, v visit.Visit, check policy.Check) {
 		d.waitFor(WaitsForProof, "%s waits: %s", v.Kind, why)
 		return
 	}
-	if pods := d.inTheWay(false); len(pods) > 0 {
+	if blocking := d.inTheWay(false); len(blocking) > 0 {
 		if v.Kind == visit.FirstCheck {
 			d.requeue(emptyPoll)
 		} else { // another check follows, but for what an earlier one has left
-			pods = slices.DeleteFunc(pods, func(pod corev1.Pod) bool { return pod.Namespace != d.facts.Namespace })
+			blocking = slices.DeleteFunc(blocking, func(pod corev1.Pod) bool { return pod.Namespace != d.facts.Namespace })
 		}
-		if len(pods) > 0 {
-			d.waitFor("pods", "%s waits: %s", v.Kind, podNames(pods, "has not ended", "have not ended"))
+		if len(blocking) > 0 {
+			d.waitFor("pods", "%s waits: %s", v.Kind, pods.Names(blocking, "has not ended", "have not ended"))
 		}
 		return
 	}

@@ -283,7 +283,7 @@ func TestASweepThatCannotRun(t *testing.T) {
 			p.expect("taint", p.taints(), "")
 			p.expect("Job", p.facts.Job == nil, true)
 			p.expect("Events", p.events, []string{SweepStarted, tt.event})
-			if at := p.facts.Node; tt.phase == visit.Failed && p.now.Sub(NewSweepNode(p.policy, at, r, nil, sweep.Idle{}, p.now).Record.Last[0].EndedAt) > endPoll {
+			if at := p.facts.Node; tt.phase == visit.Failed && p.now.Sub(sweep.NodeOf(p.policy, at, r, nil, sweep.Idle{}, p.now).Record.Last[0].EndedAt) > endPoll {
 				t.Error("the next try cannot be told")
 			}
 		})

@@ -15,6 +15,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/breaker"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/firstcheck"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/job"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/pods"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/proof"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
@@ -98,11 +99,14 @@ func clearNode(d *decision, v *visit.Visit, check policy.Check, late bool) {
 		return
 	}
 	d.requeue(emptyPoll)
-	evictable := d.evictable(blocking)
+	var evictable []corev1.Pod
+	if d.policy.Repair.Drain.Mode == policy.DrainEvict {
+		evictable = pods.Evictable(blocking, d.facts.Namespace)
+	}
 	if late || len(evictable) < len(blocking) {
-		d.waitOrGiveUp(v, late, "pods", podNames(blocking, "has not ended", "have not ended"))
+		d.waitOrGiveUp(v, late, "pods", pods.Names(blocking, "has not ended", "have not ended"))
 	} else {
-		v.Outcome = podNames(blocking, "is evicted", "are evicted")
+		v.Outcome = pods.Names(blocking, "is evicted", "are evicted")
 	}
 	if !late {
 		d.step.Evict = evictable

@@ -7,6 +7,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/repairresult"
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/pods"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
@@ -26,7 +27,8 @@ func endFirst(d *decision, v, before *visit.Visit) bool {
 		return false
 	}
 	job := d.job(before)
-	ended := job.Ended && d.facts.Job != nil && d.facts.Job.DeletionTimestamp == nil && len(d.unended(d.facts.Live.JobPods)) == 0
+	running := pods.OfJobs(d.facts.Live.JobPods, d.facts.Namespace)
+	ended := job.Ended && d.facts.Job != nil && d.facts.Job.DeletionTimestamp == nil && len(running) == 0
 	rebooted := d.hasRebooted(before)
 	reboots := before.Reboots && !rebooted && !job.Rejected && !job.Refused() &&
 		!job.Says(repairresult.Failed) && d.now.Before(before.Deadline)
@@ -70,7 +72,7 @@ func ending(d *decision, v *visit.Visit) {
 
 // isOver reports whether the Job and all pods of Jobs are gone, or have had the time that they may take.
 func (s *situation) isOver(v *visit.Visit) bool {
-	limit, running := endTimeout, s.unended(s.facts.Live.Pods)
+	limit, running := endTimeout, pods.OfJobs(s.facts.Live.Pods, s.facts.Namespace)
 	for _, pod := range running {
 		grace := time.Duration(corev1.DefaultTerminationGracePeriodSeconds) * time.Second // the default of the API
 		if seconds := pod.Spec.TerminationGracePeriodSeconds; seconds != nil {

@@ -2,21 +2,17 @@ package repair
 
 import (
 	"fmt"
-	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/actions"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/breaker"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/job"
-	"github.com/pitcrew-dev/pitcrew/remediator/repair/operator"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/pods"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/proof"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/sweep"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
@@ -80,7 +76,7 @@ func (s *situation) gate(v *visit.Visit, template string) barrier {
 			}
 		}
 	}
-	if why := otherRepairer(s.facts.Node, s.record, s.now); why != "" {
+	if why := sweep.OtherRepairer(s.facts.Node, s.record, s.now); why != "" {
 		return barrier{byOthers, why}
 	}
 	switch {
@@ -93,20 +89,6 @@ func (s *situation) gate(v *visit.Visit, template string) barrier {
 			"and begins nothing until it closes (`kubectl pitcrew status`)"}
 	}
 	return barrier{}
-}
-
-// otherRepairer says who else works on the node; empty: no one does.
-func otherRepairer(n *corev1.Node, r *visit.Record, now time.Time) string {
-	for _, t := range n.Spec.Taints {
-		switch {
-		case node.OfOtherRepairer(t), t.Key == conditions.TaintMaintenance && !r.SetsTaint(t):
-			return "another repairer works on the node: it has taint " + t.ToString()
-		}
-	}
-	if label := operator.PausedByOthers(n.Labels); label != "" {
-		return "the GPU operator works on the node, as in a driver upgrade: it has label " + label
-	}
-	return node.WorkOfOthers(n, now)
 }
 
 // template returns the PodTemplate of a name, or says why there is none.
@@ -136,51 +118,7 @@ func (s *situation) emptyTimeout() time.Duration {
 	return s.policy.Repair.Drain.Timeout
 }
 
-// inTheWay are the pods that must end before an action: for a reboot all but those of DaemonSets and static ones, else those with an
-// accelerator. A pod of an earlier visit is always in the way: what it does has not provably ended.
-func (s *situation) inTheWay(reboots bool) (pods []corev1.Pod) {
-	for _, pod := range s.facts.Live.Pods {
-		switch {
-		case hasEnded(&pod):
-		case pod.Namespace == s.facts.Namespace && s.facts.Namespace != "", reboots && !sweep.StaysOnNode(&pod), sweep.HoldsAccelerator(&pod):
-			pods = append(pods, pod)
-		}
-	}
-	return pods
-}
-
-// evictable are the pods that may be evicted now. A pod without a controller would not come back, and one of a DaemonSet would at once.
-func (s *situation) evictable(pods []corev1.Pod) []corev1.Pod {
-	if s.policy.Repair == nil || s.policy.Repair.Drain.Mode != policy.DrainEvict {
-		return nil
-	}
-	return slices.DeleteFunc(slices.Clone(pods), func(pod corev1.Pod) bool {
-		return metav1.GetControllerOf(&pod) == nil || sweep.StaysOnNode(&pod) || pod.Namespace == s.facts.Namespace
-	})
-}
-
-// unended are the pods of Jobs that have not ended.
-func (s *situation) unended(pods []corev1.Pod) []corev1.Pod {
-	return slices.DeleteFunc(slices.Clone(pods), func(pod corev1.Pod) bool { return pod.Namespace != s.facts.Namespace || hasEnded(&pod) })
-}
-
-func hasEnded(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
-}
-
-// podNames names pods in a sentence.
-func podNames(pods []corev1.Pod, one, many string) string {
-	const most = 3
-	var names []string
-	for _, pod := range pods {
-		names = append(names, pod.Namespace+"/"+pod.Name)
-	}
-	slices.Sort(names)
-	if len(names) == 1 {
-		return "pod " + names[0] + " " + one
-	}
-	if more := len(names) - most; more > 0 {
-		return fmt.Sprintf("pods %s and %d more %s", strings.Join(names[:most], ", "), more, many)
-	}
-	return fmt.Sprintf("pods %s %s", strings.Join(names, ", "), many)
+// inTheWay are the pods that must end before an action.
+func (s *situation) inTheWay(reboots bool) []corev1.Pod {
+	return pods.InTheWay(s.facts.Live.Pods, s.facts.Namespace, reboots)
 }

@@ -189,7 +189,7 @@ func TestWhatASwitchDoesToASweep(t *testing.T) {
 			m := w.nodes[name]
 			idle[name] = idle[name].Seen(false, w.now)
 			r, err := visit.RecordOf(m.Node)
-			nodes = append(nodes, NewSweepNode(w.policy, m.Node, r, err, idle[name], w.now))
+			nodes = append(nodes, sweep.NodeOf(w.policy, m.Node, r, err, idle[name], w.now))
 			m.selected = nil
 		}
 		for _, s := range sweep.Plan(w.policy.Sweeps, nodes, func(string) time.Time { return time.Time{} }, w.now).Start {

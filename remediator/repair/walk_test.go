@@ -96,7 +96,7 @@ func walk(t *testing.T, r *rand.Rand, seen map[string]int) {
 				if took := w.now.Sub(opened[v.ID]); took > 8*time.Hour {
 					t.Fatalf("visit %+v does not end", v)
 				}
-				if v.Phase == visit.Working && phases[name] != visit.Working && (w.paused != "" || w.breaker || otherRepairer(withoutOurs(m.Node), rec, w.now) != "") {
+				if v.Phase == visit.Working && phases[name] != visit.Working && (w.paused != "" || w.breaker || sweep.OtherRepairer(withoutOurs(m.Node), rec, w.now) != "") {
 					t.Fatalf("an action begins on node %s while nothing may", name)
 				}
 			}

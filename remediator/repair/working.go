@@ -13,6 +13,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/job"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/operator"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/pods"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/proof"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/sweep"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
@@ -106,7 +107,7 @@ func create(d *decision, v *visit.Visit) {
 	if !d.now.Before(v.PhaseSince.Add(job.StartTimeout)) {
 		why := cmp.Or(d.facts.JobProblem, d.facts.Live.TemplateProblem, "the Job could not be created")
 		if why == "the Job could not be created" && len(leaving) > 0 {
-			why = podNames(leaving, "has not ended although its label is paused", "have not ended although their labels are paused")
+			why = pods.Names(leaving, "has not ended although its label is paused", "have not ended although their labels are paused")
 		}
 		notStarted(d, v, why)
 		return
@@ -120,12 +121,12 @@ func create(d *decision, v *visit.Visit) {
 		return
 	}
 	if len(leaving) > 0 {
-		d.waitFor("operator", "%s waits for the GPU operator: %s", v.Kind, podNames(leaving, "has not ended", "have not ended"))
+		d.waitFor("operator", "%s waits for the GPU operator: %s", v.Kind, pods.Names(leaving, "has not ended", "have not ended"))
 		d.requeue(endPoll)
 		return
 	}
 	if blocking := d.inTheWay(v.Reboots); len(blocking) > 0 {
-		retryLater(d, v, podNames(blocking, "has come to the node", "have come to the node"))
+		retryLater(d, v, pods.Names(blocking, "has come to the node", "have come to the node"))
 		return
 	}
 	template, why := d.template(v.Template)

@@ -104,7 +104,8 @@ func (c *Controller) evict(ctx context.Context, n *corev1.Node, pods []corev1.Po
 		switch {
 		case err == nil, apierrors.IsNotFound(err), apierrors.IsConflict(err):
 		case apierrors.IsTooManyRequests(err), apierrors.IsForbidden(err):
-			ctrl.LoggerFrom(ctx).Info("A pod in the way of a repair cannot be evicted", "node", n.Name, "pod", client.ObjectKeyFromObject(pod), "reason", err.Error())
+			ctrl.LoggerFrom(ctx).Info("A pod in the way of a repair cannot be evicted",
+				"node", n.Name, "pod", client.ObjectKeyFromObject(pod), "reason", err.Error())
 		default:
 			errs = append(errs, fmt.Errorf("evict pod %s/%s: %w", pod.Namespace, pod.Name, err))
 		}

@@ -23,11 +23,13 @@ func newMetrics() controllerMetrics {
 	return controllerMetrics{
 		repairs: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "pitcrew_repairs_total",
-			Help: "Repair actions that have ended, by the PodTemplate of the action and the result: proven, not-proven, failed, refused or not-started.",
+			Help: "Repair actions that have ended, by the PodTemplate of the action and the result: " +
+				"proven, not-proven, failed, refused or not-started.",
 		}, []string{"action", "result"}),
 		checks: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "pitcrew_checks_total",
-			Help: "Sweeps, validations and first checks that have ended, by kind and result: healthy, problem, yielded, failed, refused or not-started.",
+			Help: "Sweeps, validations and first checks that have ended, by kind and result: " +
+				"healthy, problem, yielded, failed, refused or not-started.",
 		}, []string{"kind", "result"}),
 		took: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "pitcrew_repair_seconds",
@@ -53,8 +55,9 @@ func (m controllerMetrics) count(r repair.Result) {
 }
 
 var (
-	visitsDesc = prometheus.NewDesc("pitcrew_visits", "Nodes that are visited now, by the kind and the phase of the visit.", []string{"kind", "phase"}, nil)
-	sinceDesc  = prometheus.NewDesc("pitcrew_seconds_since_check", "Time since each node has passed a check, for nodes that have.", nil, nil)
+	visitsDesc = prometheus.NewDesc("pitcrew_visits",
+		"Nodes that are visited now, by the kind and the phase of the visit.", []string{"kind", "phase"}, nil)
+	sinceDesc = prometheus.NewDesc("pitcrew_seconds_since_check", "Time since each node has passed a check, for nodes that have.", nil, nil)
 )
 
 // sinceBuckets are an hour, a day, a week, two and four weeks, and a quarter.

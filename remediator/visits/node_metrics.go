@@ -36,7 +36,7 @@ func (c collector) collectAttention(out chan<- prometheus.Metric, nodes []corev1
 		n := &nodes[i]
 		r, err := c.records.of(n)
 		if len(p.Sweeps) > 0 {
-			node := repair.NewSweepNode(p, n, r, err, sweep.Idle{}, now)
+			node := sweep.NodeOf(p, n, r, err, sweep.Idle{}, now)
 			for i := range p.Sweeps {
 				if node.Overdue(&p.Sweeps[i], now) {
 					overdue[i]++
@@ -57,7 +57,8 @@ func (c collector) collectAttention(out chan<- prometheus.Metric, nodes []corev1
 			continue
 		}
 		if v := repair.GivenUp(p, n, r, q); v != nil {
-			out <- prometheus.MustNewConstMetric(failedDesc, prometheus.GaugeValue, float64(v.EndedAt.UnixMilli())/1000, n.Name, string(v.Kind), adviceOf(r, q))
+			at := float64(v.EndedAt.UnixMilli()) / 1000
+			out <- prometheus.MustNewConstMetric(failedDesc, prometheus.GaugeValue, at, n.Name, string(v.Kind), adviceOf(r, q))
 		}
 		if repair.AwaitsApproval(p, n, r, q, now) {
 			out <- prometheus.MustNewConstMetric(waitsDesc, prometheus.GaugeValue, 1, n.Name, "approval")

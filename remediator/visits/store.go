@@ -33,7 +33,8 @@ func (c *Controller) write(ctx context.Context, before *corev1.Node, s repair.St
 	}
 	after := before.DeepCopy()
 	s.Apply(after)
-	err := c.client.Patch(ctx, after, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), client.FieldOwner(quarantine.ControllerName))
+	locked := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+	err := c.client.Patch(ctx, after, locked, client.FieldOwner(quarantine.ControllerName))
 	if err != nil {
 		if apierrors.IsConflict(err) || apierrors.IsNotFound(err) || apierrors.IsInvalid(err) || apierrors.IsForbidden(err) {
 			c.pending.discard(before.Name) // else it is not known whether the node has it, and it keeps its place

@@ -75,7 +75,12 @@ type yields struct {
 }
 
 func newSweeper(c *Controller, reconcile func(ctx context.Context, node string), lookEvery time.Duration) *sweeper {
-	return &sweeper{controller: c, reconcile: reconcile, every: min(yieldEvery, cmp.Or(lookEvery, yieldEvery)), idle: map[string]sweep.Idle{}, awaitedFor: map[string]sweep.Idle{}, unopened: map[string]time.Time{}, overruled: map[string]overruled{}, yields: map[string]map[string]yields{}, selected: map[string]repair.Selection{}, awaited: map[string]string{}}
+	return &sweeper{
+		controller: c, reconcile: reconcile, every: min(yieldEvery, cmp.Or(lookEvery, yieldEvery)),
+		idle: map[string]sweep.Idle{}, awaitedFor: map[string]sweep.Idle{}, unopened: map[string]time.Time{},
+		overruled: map[string]overruled{}, yields: map[string]map[string]yields{},
+		selected: map[string]repair.Selection{}, awaited: map[string]string{},
+	}
 }
 
 // Start runs the sweeps until the context ends. It runs on the leader only.
@@ -195,35 +200,19 @@ func (s *sweeper) countYield(n *corev1.Node, namespace string) {
 func (s *sweeper) pending(ctx context.Context) ([]corev1.Pod, error) {
 	var pods corev1.PodList
 	if err := s.controller.apiReader.List(ctx, &pods, &client.ListOptions{
-		FieldSelector: fields.AndSelectors(fields.OneTermEqualSelector("spec.nodeName", ""), fields.OneTermEqualSelector("status.phase", string(corev1.PodPending))),
+		FieldSelector: fields.SelectorFromSet(fields.Set{"spec.nodeName": "", "status.phase": string(corev1.PodPending)}),
 		Raw:           &metav1.ListOptions{ResourceVersion: "0"}, // from the API server's cache
 	}); err != nil {
 		return nil, fmt.Errorf("list the pods that wait for a node: %w", err)
 	}
 	now := s.controller.clock.Now()
-	return slices.DeleteFunc(pods.Items, func(pod corev1.Pod) bool { return !sweep.HoldsAccelerator(&pod) || !sweep.HasScheduler(&pod, now) }), nil
+	waits := func(pod corev1.Pod) bool { return sweep.HoldsAccelerator(&pod) && sweep.HasScheduler(&pod, now) }
+	return slices.DeleteFunc(pods.Items, func(pod corev1.Pod) bool { return !waits(pod) }), nil
 }
 
 // selectNodes selects nodes for the sweeps of a policy.
 func (s *sweeper) selectNodes(ctx context.Context, p *policy.Policy, nodes map[string]*corev1.Node, now time.Time) error {
-	var all []sweep.Node
-	for name, n := range nodes {
-		r, err := s.controller.records.of(n)
-		node := repair.NewSweepNode(p, n, r, err, s.idle[name], now)
-		if last := node.Record; last != nil && len(last.Last) > 0 && last.Last[0].Kind == visit.Sweep && last.Last[0].Phase != visit.Yielded {
-			delete(s.yields, name)
-		}
-		s.mu.Lock()
-		if selection, ok := s.selected[name]; ok && node.Record != nil && node.Record.Current == nil {
-			// It has its place until the check has begun.
-			node.Record.Current = &visit.Visit{Kind: visit.Sweep, Sweep: selection.Sweep}
-		}
-		s.mu.Unlock()
-		if at, ok := s.unopened[name]; ok && now.Sub(at) < unopenedRetry {
-			node.Unavailable = "its last check did not begin"
-		}
-		all = append(all, node)
-	}
+	all := s.candidates(p, nodes, now)
 	// The pods that wait are listed once a node has its turn, if one has.
 	list := sync.OnceValues(func() ([]corev1.Pod, error) { return s.pending(ctx) })
 	var failed error
@@ -266,6 +255,28 @@ func (s *sweeper) selectNodes(ctx context.Context, p *policy.Policy, nodes map[s
 		s.reconcile(ctx, start.Node)
 	}
 	return nil
+}
+
+// candidates sums up the nodes.
+func (s *sweeper) candidates(p *policy.Policy, nodes map[string]*corev1.Node, now time.Time) (all []sweep.Node) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, n := range nodes {
+		r, err := s.controller.records.of(n)
+		node := sweep.NodeOf(p, n, r, err, s.idle[name], now)
+		if last := node.Record; last != nil && len(last.Last) > 0 && last.Last[0].Kind == visit.Sweep && last.Last[0].Phase != visit.Yielded {
+			delete(s.yields, name)
+		}
+		if selection, ok := s.selected[name]; ok && node.Record != nil && node.Record.Current == nil {
+			// It has its place until the check has begun.
+			node.Record.Current = &visit.Visit{Kind: visit.Sweep, Sweep: selection.Sweep}
+		}
+		if at, ok := s.unopened[name]; ok && now.Sub(at) < unopenedRetry {
+			node.Unavailable = "its last check did not begin"
+		}
+		all = append(all, node)
+	}
+	return all
 }
 
 // overrule notes which pods an urgent check does not make way for: those that could have run on the node while it was idle, and those of
