@@ -18,7 +18,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/peers"
-	"github.com/pitcrew-dev/pitcrew/remediator/repair"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 // keptWhole are the annotations that are kept however long they are, because they are read.
@@ -101,7 +101,7 @@ func (c *Controller) observe(ctx context.Context, p *policy.Policy, n *corev1.No
 	o.Record, o.RecordErr = causes.RecordOf(n)
 	o.Domain = c.fleet.domains.of(n)
 	c.fleet.domains.note(n, causes.DomainOf(p, n, o.Domain))
-	o.Visits = repair.VisitsOf(n, o.Record, c.clock.Now())
+	o.Visits = visit.Of(n, o.Record, c.clock.Now())
 	var err error
 	if peers.AreNeeded(p, n, o.Record, o.Breaker) {
 		if o.Peers, err = c.fleet.others(ctx, p, n.Name); err != nil {

@@ -91,16 +91,16 @@ func TestWhatTheVisitsSayAboutAQuarantine(t *testing.T) {
 		n, q, r := gated()
 		test.change(n, q, r)
 		n.Annotations = map[string]string{conditions.AnnotationRepair: r.String()}
-		if diff := cmp.Diff(test.want, VisitsOf(n, q, gateNow)); diff != "" {
+		if diff := cmp.Diff(test.want, visit.Of(n, q, gateNow)); diff != "" {
 			t.Errorf("%s: %s", name, diff)
 		}
 	}
 	n, q, r := gated()
-	if got := VisitsOf(n, q, gateNow); got != (quarantine.Visits{}) {
+	if got := visit.Of(n, q, gateNow); got != (quarantine.Visits{}) {
 		t.Errorf("no record: %+v", got)
 	}
 	n.Annotations = map[string]string{conditions.AnnotationRepair: r.String()}
-	if got := VisitsOf(n, nil, gateNow); got != (quarantine.Visits{}) || (*visit.Record)(nil).Validated(n, q, gateNow) || r.Validated(n, nil, gateNow) {
+	if got := visit.Of(n, nil, gateNow); got != (quarantine.Visits{}) || (*visit.Record)(nil).Validated(n, q, gateNow) || r.Validated(n, nil, gateNow) {
 		t.Errorf("no quarantine: %+v", got)
 	}
 }
@@ -140,7 +140,7 @@ spec:
 			if f.IntN(2) == 0 {
 				f.forge(n, before, now)
 			}
-			o := quarantine.Observation{Node: n, Record: before, Visits: VisitsOf(n, before, now), Seen: known}
+			o := quarantine.Observation{Node: n, Record: before, Visits: visit.Of(n, before, now), Seen: known}
 			d := quarantine.Decide(p, o, now)
 			known = d.SeenAfter(o, now)
 			was := n.DeepCopy()

@@ -7,31 +7,11 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/job"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/proof"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
-
-// GivenUp is the repair or the validation that has failed for the quarantine of a node, if the node now waits for a person; nil: it
-// does not. A person who has stopped the visit, has asked for another one, or has switched repairs off knows.
-func GivenUp(p *policy.Policy, n *corev1.Node, r *visit.Record, q *causes.Record) *visit.Visit {
-	if q = proof.Standing(n, q); q == nil || p.Repair == nil || r == nil || r.Current != nil || r.Stopped == q.ID ||
-		r.Request != nil && r.Request.Quarantine == q.ID {
-		return nil
-	}
-	for i := range r.Last {
-		v := &r.Last[i]
-		if v.Quarantine == q.ID && (v.Kind == visit.Repair || v.Kind == visit.Validation) {
-			if v.Phase != visit.Failed || v.Kind == visit.Repair && p.Repair.Mode == policy.RepairOff {
-				return nil
-			}
-			return v
-		}
-	}
-	return nil
-}
 
 // AwaitsApproval tells whether the repair of a node waits for a person to approve it.
 func AwaitsApproval(p *policy.Policy, n *corev1.Node, r *visit.Record, q *causes.Record, now time.Time) bool {
@@ -40,26 +20,6 @@ func AwaitsApproval(p *policy.Policy, n *corev1.Node, r *visit.Record, q *causes
 	}
 	waits := Next(p, Facts{Node: n, Record: r, Quarantine: q}, now).Waits
 	return waits != nil && waits.Reason == waitsForApproval
-}
-
-// VisitsOf is what the record of visits on a Node says about the present quarantine of it, for [quarantine.Decide]. q may be nil. A
-// record that cannot be read says nothing, so no validation has passed.
-func VisitsOf(n *corev1.Node, q *causes.Record, now time.Time) quarantine.Visits {
-	if q == nil {
-		return quarantine.Visits{}
-	}
-	r, err := visit.RecordOf(n)
-	if err != nil || r == nil {
-		return quarantine.Visits{}
-	}
-	v := quarantine.Visits{Quarantine: q.ID, Validated: r.Validated(n, q, now)}
-	if request := r.Request; request != nil && request.Kind == visit.RequestRelease && request.Quarantine == q.ID {
-		v.Release = &quarantine.Manual{User: request.User, Reason: request.Reason}
-	}
-	if advice := r.Advice; advice != nil && advice.Quarantine == q.ID {
-		v.Advice, v.AdvisedAt = advice.Do, advice.At
-	}
-	return v
 }
 
 // Outlook is how a quarantined node would be repaired, whether or not it may be now. It is for people: [Next] decides.

@@ -257,18 +257,18 @@ func TestARepairThatHasFailedIsNoConcernWhileRepairsAreOff(t *testing.T) {
 	w, m := sick(t, ecc)
 	w.program(m, map[string]func(*batchv1.Job){"reset-gpu": w.exits(m, 1, ""), "reboot": w.exits(m, 1, `{"result":"failed","message":"no"}`)})
 	w.untilClosed(m, visit.Repair, visit.Failed)
-	if GivenUp(w.policy, m.Node, m.record(), m.quarantine()) == nil {
+	if actions.GivenUp(w.policy, m.Node, m.record(), m.quarantine()) == nil {
 		t.Errorf("record %s", m.record())
 	}
 	off := w.without(func(r *policy.Repair) *policy.Repair { r.Mode = policy.RepairOff; return r })
 	for name, p := range map[string]*policy.Policy{"mode: off": off, "no repair": w.without(noRepair)} {
-		if v := GivenUp(p, m.Node, m.record(), m.quarantine()); v != nil {
+		if v := actions.GivenUp(p, m.Node, m.record(), m.quarantine()); v != nil {
 			t.Errorf("%s: %+v", name, v)
 		}
 	}
 	r := m.record()
 	r.Last[0].Kind = visit.Validation
-	if GivenUp(off, m.Node, r, m.quarantine()) == nil {
+	if actions.GivenUp(off, m.Node, r, m.quarantine()) == nil {
 		t.Error("a validation runs in each mode")
 	}
 }
@@ -1033,7 +1033,7 @@ func TestWhatAPersonHasStoppedStaysStopped(t *testing.T) {
 				if v := m.record().Last; kind == visit.RequestRelease && v[0].Kind == visit.Repair {
 					t.Errorf("another repair: %+v", v[0])
 				}
-				if GivenUp(w.policy, m.Node, m.record(), m.quarantine()) != nil {
+				if actions.GivenUp(w.policy, m.Node, m.record(), m.quarantine()) != nil {
 					t.Error("it is reported to the person who has stopped it")
 				}
 				m.run = w.cures(m)

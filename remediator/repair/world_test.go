@@ -214,7 +214,7 @@ func (w *world) engine(m *machine) {
 		w.Fatal(err)
 	}
 	d := quarantine.Decide(w.policy, quarantine.Observation{
-		Node: m.Node, Record: r, Visits: VisitsOf(m.Node, r, w.now), Paused: w.paused, Seen: seen.AssumeDecided(m.Node, r),
+		Node: m.Node, Record: r, Visits: visit.Of(m.Node, r, w.now), Paused: w.paused, Seen: seen.AssumeDecided(m.Node, r),
 	}, w.now)
 	if d.State != nil {
 		d.State.Apply(m.Node)

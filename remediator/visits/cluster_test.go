@@ -306,7 +306,7 @@ func (s *site) engine() {
 	r, err := causes.RecordOf(n)
 	s.must(err)
 	d := quarantine.Decide(s.policy, quarantine.Observation{
-		Node: n, Record: r, Visits: repair.VisitsOf(n, r, s.clock.Now()), Seen: seen.AssumeDecided(n, r),
+		Node: n, Record: r, Visits: visit.Of(n, r, s.clock.Now()), Seen: seen.AssumeDecided(n, r),
 	}, s.clock.Now())
 	if !d.Changes(n) {
 		return

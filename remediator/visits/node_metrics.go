@@ -8,6 +8,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/actions"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/firstcheck"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/sweep"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
@@ -56,7 +57,7 @@ func (c collector) collectAttention(out chan<- prometheus.Metric, nodes []corev1
 		if err != nil || q == nil || q.Phase != causes.Quarantined {
 			continue
 		}
-		if v := repair.GivenUp(p, n, r, q); v != nil {
+		if v := actions.GivenUp(p, n, r, q); v != nil {
 			at := float64(v.EndedAt.UnixMilli()) / 1000
 			out <- prometheus.MustNewConstMetric(failedDesc, prometheus.GaugeValue, at, n.Name, string(v.Kind), adviceOf(r, q))
 		}

@@ -15,7 +15,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/peers"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/seen"
-	"github.com/pitcrew-dev/pitcrew/remediator/repair"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 // Outcome is what would become of a node.
@@ -44,7 +44,7 @@ func Run(p *policy.Policy, nodes []corev1.Node, paused string, breaker *corev1.C
 		o := &outcomes[i]
 		observation := quarantine.Observation{Node: o.Before, Paused: paused, Breaker: open}
 		observation.Record, observation.RecordErr = causes.RecordOf(o.Before)
-		observation.Visits = repair.VisitsOf(o.Before, observation.Record, now)
+		observation.Visits = visit.Of(o.Before, observation.Record, now)
 		observation.Seen = seen.AssumeDecided(o.Before, observation.Record)
 		if peers.AreNeeded(p, o.Before, observation.Record, open) {
 			observation.Peers = fleet.Others(o.Before.Name)

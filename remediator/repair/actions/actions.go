@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
@@ -173,4 +175,23 @@ func notEnforced(p *policy.Policy, name string) string {
 func (p Plan) NeedsApproval() bool {
 	return p.Policy.Repair == nil || p.Policy.Repair.Mode != policy.RepairAuto ||
 		slices.ContainsFunc(p.Quarantine.Causes, func(c causes.Cause) bool { return c.Rule == policy.ByHand })
+}
+
+// GivenUp returns the repair or the validation that has failed for the quarantine of a node, if the node now waits for a person; nil: it
+// does not. A person who has stopped the visit, has asked for another one, or has switched repairs off knows.
+func GivenUp(p *policy.Policy, n *corev1.Node, r *visit.Record, q *causes.Record) *visit.Visit {
+	if q = proof.Standing(n, q); q == nil || p.Repair == nil || r == nil || r.Current != nil || r.Stopped == q.ID ||
+		r.Request != nil && r.Request.Quarantine == q.ID {
+		return nil
+	}
+	for i := range r.Last {
+		v := &r.Last[i]
+		if v.Quarantine == q.ID && (v.Kind == visit.Repair || v.Kind == visit.Validation) {
+			if v.Phase != visit.Failed || v.Kind == visit.Repair && p.Repair.Mode == policy.RepairOff {
+				return nil
+			}
+			return v
+		}
+	}
+	return nil
 }
