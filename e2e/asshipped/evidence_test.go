@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/pitcrew-dev/pitcrew/e2e/asshipped/pages"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/bundle"
 )
@@ -22,7 +23,7 @@ const bundled = `{"result":"done","message":"bundle","bundle":"n-20261128T033000
 // Evidence with what docs/repair.md and docs/evidence.md show: collected before the reboot and at a hand-off, and printed by an admin.
 // The admission policies let nothing else through.
 func TestEvidenceAsShipped(t *testing.T) {
-	c := install(t, func(root string) string { return valuesOf(t, root, shorter, "repair.md", "evidence.md") }, nil,
+	c := install(t, func(root string) string { return pages.Values(t, root, []string{"repair.md", "evidence.md"}, shorter) }, nil,
 		authorizationv1.ResourceAttributes{Verb: "create", Group: "batch", Resource: "jobs", Namespace: conditions.RepairNamespace})
 	jobs := func(template string) (n int) {
 		var list batchv1.JobList
