@@ -290,6 +290,19 @@ func TestASweepThatCannotRun(t *testing.T) {
 	}
 }
 
+// The gate is asked once more between the record of an attempt and its Job, of checks as of repairs.
+func TestASweepThatIsPausedBeforeItsJobMakesWay(t *testing.T) {
+	p := newPlay(t, "conditions: [all]")
+	p.live.Templates = map[string]*corev1.PodTemplate{"check": checkTemplate}
+	p.facts.Selected = &Selection{Sweep: "weekly", At: p.now}
+	p.step()
+	p.facts.Paused = "upgrade"
+	p.pass(settleTaint)
+	if r := p.record(); p.facts.Job != nil || r.Current != nil || r.Last[0].Outcome != "made way: paused (upgrade)" {
+		t.Errorf("Job %v, record %s", p.facts.Job != nil, r)
+	}
+}
+
 func TestASweepMakesWay(t *testing.T) {
 	held := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "rank-0"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: requests("nvidia.com/gpu")}}}}}
 	own := *held.DeepCopy()
