@@ -85,16 +85,15 @@ func (v *visitor) read(ctx context.Context) error {
 		return nil
 	}
 	live, err := v.reader.Read(ctx, v.policy, v.facts)
-	switch {
-	case apierrors.IsForbidden(err):
-		v.forbidden = err
-	case err != nil:
-		return err
-	case live.TemplateProblem != "":
-		v.forbidden = errors.New(live.TemplateProblem)
+	if apierrors.IsForbidden(err) {
+		v.forbidden, err = err, nil // which is the answer
 	}
-	if v.forbidden != nil {
-		return nil //nolint:nilerr // that it may not be read is the answer
+	if err != nil || v.forbidden != nil {
+		return err
+	}
+	if live.TemplateProblem != "" {
+		v.forbidden = errors.New(live.TemplateProblem)
+		return nil
 	}
 	live.Peers = peers.All(v.policy, v.facts.Node, v.facts.Record, v.nodes, visit.RecordOf, v.starts, v.Now().UTC())
 	v.facts.Live = live
