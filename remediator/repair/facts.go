@@ -75,9 +75,10 @@ type Facts struct {
 type Live struct {
 	// Pods are those on the node, JobPods those of the Job.
 	Pods, JobPods []corev1.Pod
-	// Templates are the PodTemplates that exist of those that [Facts.Templates] names; TemplateProblem says why one could not be read.
-	Templates       map[string]*corev1.PodTemplate
-	TemplateProblem string
+	// Templates are the PodTemplates that exist of those that [Facts.Templates] names; TemplateProblems says by name why one could not be
+	// read.
+	Templates        map[string]*corev1.PodTemplate
+	TemplateProblems map[string]string
 	// BreakerOpen is set while the breaker allows no quarantine.
 	BreakerOpen bool
 	// Held are the actions that failed on several nodes in a row, and on how many, see [breaker.State.Held].

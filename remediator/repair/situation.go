@@ -97,8 +97,8 @@ func (s *situation) template(name string) (t *corev1.PodTemplate, why string) {
 	switch t := live.Templates[name]; {
 	case t != nil:
 		return t, ""
-	case live.TemplateProblem != "":
-		return nil, live.TemplateProblem
+	case live.TemplateProblems[name] != "":
+		return nil, live.TemplateProblems[name]
 	case s.facts.JobProblem != "":
 		return nil, s.facts.JobProblem
 	}

@@ -91,8 +91,8 @@ func (v *visitor) read(ctx context.Context) error {
 	if err != nil || v.forbidden != nil {
 		return err
 	}
-	if live.TemplateProblem != "" {
-		v.forbidden = errors.New(live.TemplateProblem)
+	for _, problem := range live.TemplateProblems {
+		v.forbidden = errors.New(problem)
 		return nil
 	}
 	live.Peers = peers.All(v.policy, v.facts.Node, v.facts.Record, v.nodes, visit.RecordOf, v.starts, v.Now().UTC())

@@ -80,7 +80,7 @@ func (r Reader) Read(ctx context.Context, p *policy.Policy, f repair.Facts) (*re
 	if !f.MayStart() {
 		return live, nil
 	}
-	live.Templates = map[string]*corev1.PodTemplate{}
+	live.Templates, live.TemplateProblems = map[string]*corev1.PodTemplate{}, map[string]string{}
 	for _, name := range f.Templates(p) {
 		var template corev1.PodTemplate
 		key := client.ObjectKey{Namespace: r.Jobs, Name: name}
@@ -88,7 +88,7 @@ func (r Reader) Read(ctx context.Context, p *policy.Policy, f repair.Facts) (*re
 		case err == nil:
 			live.Templates[name] = &template
 		case apierrors.IsForbidden(err):
-			live.TemplateProblem = err.Error()
+			live.TemplateProblems[name] = err.Error()
 		case !apierrors.IsNotFound(err):
 			return nil, fmt.Errorf("get PodTemplate %s: %w", key, err)
 		}
