@@ -82,7 +82,7 @@ func (v *visitor) next(ctx context.Context) (*repair.Step, error) {
 // read adds live facts, unless they were read. What the user may not read stays missing, and forbidden says so.
 func (v *visitor) read(ctx context.Context) error {
 	if v.facts.Live != nil || v.forbidden != nil {
-		return nil
+		return nil //nolint:nilerr // that it may not be read is the answer
 	}
 	live, err := v.reader.Read(ctx, v.policy, v.facts)
 	if apierrors.IsForbidden(err) {
