@@ -66,11 +66,11 @@ func mayForce(p *policy.Policy, n *corev1.Node) bool {
 }
 
 // enforced reports whether a rule by which the node is quarantined acts by the present policy, and does what is asked. A node without a
-// quarantine, or whose record cannot be read, has none that forbids it.
+// quarantine has none that forbids it; what a record that cannot be read would say is not known, so nothing is done by it.
 func enforced(p *policy.Policy, n *corev1.Node, does func(policy.Rule) bool) bool {
 	q, err := causes.RecordOf(n)
 	if err != nil || q == nil || q.Phase != causes.Quarantined || q.Taint == nil {
-		return true
+		return err == nil
 	}
 	acts := func(name string) bool {
 		rule, found := p.Rule(name)

@@ -133,10 +133,13 @@ func TestWhatElseForbidsAnAction(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, n := range map[string]*corev1.Node{"a record that cannot be read": unread, "a quarantine that has ended": released, "no record": bare} {
+	for n, want := range map[*corev1.Node]bool{unread: true, released: false, bare: false} {
 		g := Gate{Cached: cached{node: n}, Namespace: "pitcrew", Policy: policy.Fixed(empty)}
-		if held, err := g.Held(t.Context(), pod("bad"), jobstest.Noon); held || err != nil {
-			t.Errorf("%s: held %t, %v", name, held, err)
+		if held, err := g.Held(t.Context(), pod("bad"), jobstest.Noon); held != want || err != nil {
+			t.Errorf("record %q: held %t, %v", n.Annotations[conditions.AnnotationQuarantine], held, err)
+		}
+		if limits, err := g.Limits(t.Context(), n); err != nil || (limits.ForceDelete == policy.ForceNever) != want {
+			t.Errorf("record %q: limits %+v, %v", n.Annotations[conditions.AnnotationQuarantine], limits, err)
 		}
 	}
 	for name, test := range map[string]struct {
