@@ -128,6 +128,9 @@ func uninstall(ctx context.Context, c *cli.Target, warn io.Writer, api client.Cl
 	if err := api.List(ctx, &nodes); err != nil {
 		return nil, fmt.Errorf("list nodes: %w", err)
 	}
+	if o.forHelm {
+		nodes.Items = withoutVisitsOfOthers(warn, nodes.Items)
+	}
 	for i := range nodes.Items {
 		changes = append(changes, CleanNode(api, &nodes.Items[i])...)
 	}
@@ -255,6 +258,20 @@ func deleted(ctx context.Context, api client.Client, object client.Object) error
 	return wait.PollUntilContextTimeout(ctx, time.Second, 5*time.Minute, true, func(ctx context.Context) (bool, error) {
 		err := api.Get(ctx, client.ObjectKeyFromObject(object), object)
 		return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
+	})
+}
+
+// withoutVisitsOfOthers returns the nodes without those where another installation is at work, which Helm leaves in the cluster: a node
+// would get pods back in the middle of a reset. Charts have the Jobs of visits in one namespace.
+func withoutVisitsOfOthers(warn io.Writer, nodes []corev1.Node) []corev1.Node {
+	return slices.DeleteFunc(nodes, func(n corev1.Node) bool {
+		record, err := visit.RecordOf(&n)
+		if err != nil || record.OfOthers(conditions.RepairNamespace) == "" {
+			return false
+		}
+		cli.Fprintf(warn, "Node %s is left as it is: an installation with Jobs in namespace %s repairs or checks it\n",
+			n.Name, record.OfOthers(conditions.RepairNamespace))
+		return true
 	})
 }
 
