@@ -122,7 +122,7 @@ func hostileRecords(t *testing.T) map[string]string {
 	visits.Current.Then, visits.Current.Group, visits.Last = "", nil, nil
 	visits.Current.Quarantine, visits.Advice.Quarantine, visits.Request.Quarantine = q.ID, q.ID, q.ID
 	job.V, job.JobUID = 1, "uid"
-	job.Current.ID, job.Current.Phase = "abcd2345", restart.Stopping
+	job.Current.ID, job.Current.Phase, job.Current.LaterPhase = "abcd2345", restart.Stopping, ""
 	job.Current.Quarantines[0].Taint.Effect = corev1.TaintEffectNoSchedule
 	if _, err := causes.ParseRecord(asJSON(t, q)); err != nil {
 		t.Fatalf("the record of the quarantine shows nothing: %v", err)
