@@ -118,7 +118,7 @@ func ofOtherVersion(v *visit.Visit) string {
 	return ""
 }
 
-// open begins a visit.
+// openVisit begins a visit.
 func openVisit(d *decision, v visit.Visit) {
 	previous := ""
 	if len(d.record.Last) > 0 {

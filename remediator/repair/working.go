@@ -105,11 +105,11 @@ func inNewBoot(d *decision, v *visit.Visit, late bool) {
 func create(d *decision, v *visit.Visit) {
 	leaving := operator.Leaving(v.Pauses, d.facts.Node, d.facts.Live.Pods)
 	if !d.now.Before(v.PhaseSince.Add(job.StartTimeout)) {
-		why := cmp.Or(d.facts.JobProblem, d.facts.Live.TemplateProblems[v.Template], "the Job could not be created")
-		if why == "the Job could not be created" && len(leaving) > 0 {
+		why := cmp.Or(d.facts.JobProblem, d.facts.Live.TemplateProblems[v.Template])
+		if why == "" && len(leaving) > 0 {
 			why = pods.Names(leaving, "has not ended although its label is paused", "have not ended although their labels are paused")
 		}
-		notStarted(d, v, why)
+		notStarted(d, v, cmp.Or(why, "the Job could not be created"))
 		return
 	}
 	if at := d.gate(v, v.Template); at.reason != "" {

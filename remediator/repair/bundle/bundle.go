@@ -16,6 +16,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/job"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
@@ -41,33 +42,20 @@ func IsName(text, node string) bool {
 	return len(text) <= 300 && namePattern.MatchString(text) && strings.HasPrefix(text, node+"-")
 }
 
-// NewJob is the Job of a template on a node, which may take as long as limit, with further arguments. An admission policy compares it with
-// the template: nothing else may be added.
+// NewJob is the Job of a template on a node, which may take as long as limit, with further arguments.
 func NewJob(t *corev1.PodTemplate, node, name string, limit time.Duration, args ...string) *batchv1.Job {
-	one, none, kept := int32(1), int32(0), int32(Kept.Seconds())
-	seconds := max(1, int64((limit - ending).Seconds()))
-	spec := *t.Template.Spec.DeepCopy()
-	spec.NodeName = node
-	spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
-	spec.RestartPolicy = corev1.RestartPolicyNever
-	if len(spec.Containers) > 0 {
-		all := append(slices.Clone(spec.Containers[0].Args), args...)
-		for i := range all {
-			all[i] = strings.ReplaceAll(all[i], nodeVariable, node)
-		}
-		spec.Containers[0].Args = all
+	var all []string
+	if containers := t.Template.Spec.Containers; len(containers) > 0 {
+		all = append(slices.Clone(containers[0].Args), args...)
 	}
-	return &batchv1.Job{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: t.Namespace, Name: name,
-			Labels:      map[string]string{conditions.LabelTemplate: t.Name},
-			Annotations: map[string]string{conditions.AnnotationNode: node},
-		},
-		Spec: batchv1.JobSpec{
-			Parallelism: &one, Completions: &one, BackoffLimit: &none, ActiveDeadlineSeconds: &seconds, TTLSecondsAfterFinished: &kept,
-			Template: corev1.PodTemplateSpec{ObjectMeta: *t.Template.ObjectMeta.DeepCopy(), Spec: spec},
-		},
+	for i := range all {
+		all[i] = strings.ReplaceAll(all[i], nodeVariable, node)
 	}
+	meta := metav1.ObjectMeta{Namespace: t.Namespace, Name: name, Labels: map[string]string{conditions.LabelTemplate: t.Name}}
+	made := job.OnNode(t, node, meta, all, limit-ending)
+	kept := int32(Kept.Seconds())
+	made.Spec.TTLSecondsAfterFinished = &kept
+	return made
 }
 
 // HasEnded reports whether a Job has ended, or ends because its time is over.

@@ -97,23 +97,28 @@ func Checks(p *policy.Policy) []policy.Check {
 	return checks
 }
 
-// New returns the Job of an attempt. An admission policy compares it with the template: nothing else may be added.
+// New returns the Job of an attempt.
 func New(t *corev1.PodTemplate, n *corev1.Node, v *visit.Visit, namespace string) *batchv1.Job {
+	labels := map[string]string{conditions.LabelTemplate: v.Template, conditions.LabelVisit: v.ID}
+	return OnNode(t, n.Name, metav1.ObjectMeta{Namespace: namespace, Name: v.JobName(n), Labels: labels}, v.Args,
+		v.Deadline.Sub(v.PhaseSince)-StartTimeout)
+}
+
+// OnNode returns the Job of a template on a node, which runs once, with arguments, for at most so long. An admission policy compares it
+// with the template: nothing else may be added.
+func OnNode(t *corev1.PodTemplate, node string, meta metav1.ObjectMeta, args []string, limit time.Duration) *batchv1.Job {
 	one, none := int32(1), int32(0)
-	seconds := max(1, int64((v.Deadline.Sub(v.PhaseSince) - StartTimeout).Seconds()))
+	seconds := max(1, int64(limit.Seconds()))
 	spec := *t.Template.Spec.DeepCopy()
-	spec.NodeName = n.Name
+	spec.NodeName = node
 	spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
 	spec.RestartPolicy = corev1.RestartPolicyNever
 	if len(spec.Containers) > 0 {
-		spec.Containers[0].Args = slices.Clone(v.Args)
+		spec.Containers[0].Args = slices.Clone(args)
 	}
+	meta.Annotations = map[string]string{conditions.AnnotationNode: node}
 	return &batchv1.Job{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: v.JobName(n),
-			Labels:      map[string]string{conditions.LabelTemplate: v.Template, conditions.LabelVisit: v.ID},
-			Annotations: map[string]string{conditions.AnnotationNode: n.Name},
-		},
+		ObjectMeta: meta,
 		Spec: batchv1.JobSpec{
 			Parallelism: &one, Completions: &one, BackoffLimit: &none, ActiveDeadlineSeconds: &seconds,
 			Template: corev1.PodTemplateSpec{ObjectMeta: *t.Template.ObjectMeta.DeepCopy(), Spec: spec},
