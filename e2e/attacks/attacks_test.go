@@ -63,13 +63,10 @@ func newScene(t *testing.T, pool string, n int, mutate func(*corev1.Node)) *scen
 		}
 	}
 	// What remediators of earlier tests remember of nodes that are gone would use up this one's limits.
-	for _, name := range []string{conditions.BreakerConfigMap, conditions.KnownConfigMap} {
-		stored := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "pitcrew", Name: name}}
-		if err := client.IgnoreNotFound(c.Client.Delete(t.Context(), stored)); err != nil {
-			t.Fatal(err)
-		}
+	err := c.ForgetLimits(t.Context())
+	if err != nil {
+		t.Fatal(err)
 	}
-	var err error
 	if s.nodes, err = c.AddNodes(t.Context(), pool, n, mutate); err != nil {
 		t.Fatal(err)
 	}

@@ -95,6 +95,17 @@ func (c *Cluster) DeleteNodes(ctx context.Context, names ...string) error {
 	return nil
 }
 
+// ForgetLimits deletes what remediators remember of quarantines and repairs of nodes, also of those that are gone: it would use up the limits
+// of the next test. A remediator that runs goes on with what it has read.
+func (c *Cluster) ForgetLimits(ctx context.Context) error {
+	var errs []error
+	for _, name := range []string{conditions.BreakerConfigMap, conditions.KnownConfigMap} {
+		memory := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: remediatorNamespace, Name: name}}
+		errs = append(errs, client.IgnoreNotFound(c.Client.Delete(ctx, memory)))
+	}
+	return errors.Join(errs...)
+}
+
 // AddNamespace creates a namespace and waits until pods can be created in it.
 func (c *Cluster) AddNamespace(ctx context.Context, name string, labels map[string]string) error {
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}

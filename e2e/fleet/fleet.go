@@ -115,11 +115,8 @@ func (f *Fleet) Reset(ctx context.Context, faulty []string) error {
 			batch = batch[:0]
 		}
 	}
-	for _, name := range []string{conditions.BreakerConfigMap, conditions.KnownConfigMap} {
-		memory := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "pitcrew", Name: name}}
-		if err := client.IgnoreNotFound(f.c.Client.Delete(ctx, memory)); err != nil {
-			return fmt.Errorf("reset the fleet: %w", err)
-		}
+	if err := f.c.ForgetLimits(ctx); err != nil {
+		return fmt.Errorf("reset the fleet: %w", err)
 	}
 	if err := f.c.Client.DeleteAllOf(ctx, &corev1.ConfigMap{}, client.InNamespace(conditions.EvidenceNamespace)); err != nil {
 		return fmt.Errorf("reset the fleet: %w", err)

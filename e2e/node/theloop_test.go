@@ -133,7 +133,10 @@ func TestTheLoopAsShippedOnANode(t *testing.T) {
 	image := m.withDCGM(t)
 	m.helm(t, pages.Values(t, m.Root, []string{"repair.md"}, image, loopValues), "--force-conflicts") // tests change the template check
 	r.label(present + "=true")
-	r.label("pool=gpu") // for the sweep of the page
+	r.label("pool=gpu")                                 // for the sweep of the page
+	if err := m.ForgetLimits(t.Context()); err != nil { // the repairs of the other tests would make the node a lemon
+		t.Fatal(err)
+	}
 	r.shipped()
 	for _, step := range []struct {
 		name string
