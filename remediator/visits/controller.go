@@ -188,10 +188,10 @@ func newController(mgr ctrl.Manager, o Options) *Controller {
 		created:   createdJobs{byNode: map[string]createdJob{}},
 		orphans:   orphans{byNode: map[string]time.Time{}},
 		failures:  failures.New(mgr.GetClient(), mgr.GetAPIReader(), o.Namespace, o.Policy, o.Clock),
-		starts: &startsStore{key: keystore.Key{
+		starts: newStartsStore(keystore.Key{
 			Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Name: starts.Key,
 			ConfigMap: client.ObjectKey{Namespace: o.Namespace, Name: conditions.KnownConfigMap},
-		}},
+		}, o.Clock),
 	}
 }
 

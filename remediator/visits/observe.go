@@ -30,7 +30,7 @@ func (c *Controller) decide(ctx context.Context, n *corev1.Node, live bool) (rep
 	}
 	f.OrphanSince = c.orphans.since(n.Name, visit.OrphanOf(n, f.Record) != nil, c.clock.Now().UTC())
 	if p.Repair != nil {
-		if err := c.starts.load(ctx, c.clock.Now()); err != nil {
+		if err := c.starts.load(ctx); err != nil {
 			return repair.Step{}, err
 		}
 		f.Earlier = c.starts.earlier(n, f.Record)

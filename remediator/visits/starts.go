@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
@@ -18,40 +19,29 @@ import (
 // startsStore keeps the last starts of repairs in a ConfigMap. The leader reads it once and writes it before each action. A nil store
 // remembers nothing.
 type startsStore struct {
-	key keystore.Key
+	keystore.Store[starts.Ring]
 
-	mu     sync.Mutex
-	ring   starts.Ring
-	loaded bool
+	saving sync.Mutex // held during a write: who comes next waits for it
+}
 
-	saving sync.Mutex // held during a write: a slow one must not land after a later one
+func newStartsStore(key keystore.Key, c clock.PassiveClock) *startsStore {
+	return &startsStore{Store: keystore.Store[starts.Ring]{Key: key, Parse: parseStarts, Text: starts.Ring.String, Clock: c}}
+}
+
+func parseStarts(text string, now time.Time) starts.Ring {
+	ring, err := starts.Parse(text, now)
+	if err != nil {
+		ctrl.Log.Error(err, "The starts of earlier repairs are lost, except for those in the records of nodes")
+	}
+	return ring
 }
 
 // load reads the starts, unless they are known.
-func (s *startsStore) load(ctx context.Context, now time.Time) error {
+func (s *startsStore) load(ctx context.Context) error {
 	if s == nil {
 		return nil
 	}
-	s.mu.Lock()
-	loaded := s.loaded
-	s.mu.Unlock()
-	if loaded {
-		return nil
-	}
-	text, err := s.key.Read(ctx)
-	if err != nil {
-		return err
-	}
-	ring, err := starts.Parse(text, now)
-	if err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "The starts of earlier repairs are lost, except for those in the records of nodes")
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.loaded {
-		s.ring, s.loaded = ring, true
-	}
-	return nil
+	return s.Load(ctx)
 }
 
 // all are the starts that are remembered. They must not be changed.
@@ -59,9 +49,7 @@ func (s *startsStore) all() starts.Ring {
 	if s == nil {
 		return nil
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.ring
+	return s.Get()
 }
 
 // save stores the last action in the record of a node. Its Job may be created only then.
@@ -71,24 +59,13 @@ func (s *startsStore) save(ctx context.Context, p *policy.Repair, n *corev1.Node
 	}
 	last := r.Repairs[len(r.Repairs)-1]
 	start := starts.Of(p, n, last.Quarantine, last.Template, last.At)
-	s.saving.Lock()
-	defer s.saving.Unlock()
-	ring := s.all()
-	if ring.Has(start) {
-		return nil
-	}
-	ring = ring.With(start, p, now)
-	if err := s.key.Write(ctx, ring.String()); err != nil {
+	if err := s.Load(ctx); err != nil {
 		return err
 	}
-	s.set(ring)
-	return nil
-}
-
-func (s *startsStore) set(ring starts.Ring) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.ring = ring
+	s.saving.Lock()
+	defer s.saving.Unlock()
+	s.Update(func(ring starts.Ring) (starts.Ring, bool) { return ring.With(start, p, now), !ring.Has(start) })
+	return s.Save(ctx)
 }
 
 // dropUndone forgets the last action of a record if the next record does not have it: the action has done nothing. The ConfigMap has that
@@ -98,9 +75,8 @@ func (s *startsStore) dropUndone(n *corev1.Node, before, after *visit.Record) {
 		return
 	}
 	undone := before.Repairs[len(before.Repairs)-1]
-	s.saving.Lock()
-	defer s.saving.Unlock()
-	s.set(s.all().Without(starts.Of(nil, n, undone.Quarantine, undone.Template, undone.At)))
+	start := starts.Of(nil, n, undone.Quarantine, undone.Template, undone.At)
+	s.Update(func(ring starts.Ring) (starts.Ring, bool) { return ring.Without(start), ring.Has(start) })
 }
 
 // saveStart stores the start of the action that the record of a node begins.

@@ -22,9 +22,9 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
-func storeOn(api client.WithWatch) *startsStore {
+func storeOn(api client.WithWatch, now time.Time) *startsStore {
 	key := client.ObjectKey{Namespace: "pitcrew", Name: conditions.KnownConfigMap}
-	return &startsStore{key: keystore.Key{Client: api, Reader: api, ConfigMap: key, Name: starts.Key}}
+	return newStartsStore(keystore.Key{Client: api, Reader: api, ConfigMap: key, Name: starts.Key}, clocktesting.NewFakePassiveClock(now))
 }
 
 // A next leader knows of repairs of nodes that are gone, and what others keep in the ConfigMap stays.
@@ -37,8 +37,8 @@ func TestStartsOfRepairsSurviveTheNodeAndTheLeader(t *testing.T) {
 	v := visit.Visit{ID: "v", Kind: visit.Repair, Quarantine: "q", Phase: visit.Working, StartedAt: now, PhaseSince: now, Attempt: 1}
 	record := visit.Record{Current: &v, Repairs: []visit.Action{{At: now, Template: "reboot", Quarantine: "q"}}}
 	gone := recordedNode("gone", record)
-	first := storeOn(api)
-	if err := first.load(t.Context(), now); err != nil {
+	first := storeOn(api, now)
+	if err := first.load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
@@ -46,8 +46,8 @@ func TestStartsOfRepairsSurviveTheNodeAndTheLeader(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	next := &Controller{client: api, pending: newPendingVisits(), records: newRecords(), starts: storeOn(api)}
-	if err := next.starts.load(t.Context(), now); err != nil {
+	next := &Controller{client: api, pending: newPendingVisits(), records: newRecords(), starts: storeOn(api, now)}
+	if err := next.starts.load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	me := &repair.Facts{Node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "me"}}}
@@ -69,7 +69,7 @@ func TestStartsOfRepairsSurviveTheNodeAndTheLeader(t *testing.T) {
 		t.Errorf("%+v: %v", peers, err)
 	}
 	var stored corev1.ConfigMap
-	if err := api.Get(t.Context(), next.starts.key.ConfigMap, &stored); err != nil || stored.Data["known"] != "{}" {
+	if err := api.Get(t.Context(), next.starts.ConfigMap, &stored); err != nil || stored.Data["known"] != "{}" {
 		t.Errorf("%v: %v", stored.Data, err)
 	}
 	// An action that has done nothing does not count.
@@ -97,7 +97,7 @@ func TestNoRepairBeginsBeforeItsStartIsStored(t *testing.T) {
 	n := recordedNode("x", visit.Record{Current: &v, Repairs: []visit.Action{{At: time.Now(), Template: "reboot", Quarantine: "q"}}})
 	c := &Controller{
 		client: api, policy: policy.Fixed(&policy.Policy{Repair: &policy.Repair{}}), clock: clocktesting.NewFakePassiveClock(time.Now()),
-		starts: storeOn(api),
+		starts: storeOn(api, time.Now()),
 	}
 	if err := c.act(t.Context(), n, repair.Step{Create: &batchv1.Job{}}); !errors.Is(err, refused) {
 		t.Errorf("error %v", err)

@@ -14,8 +14,8 @@ import (
 // Domain is a group of nodes that share a part which can fail under all of them: those with the same value of a label. The zero value
 // is none.
 type Domain struct {
-	Label string `json:"label"`
-	Value string `json:"value"`
+	Label string `json:"label" max:"317"`
+	Value string `json:"value" max:"63"`
 }
 
 // String is the domain as a label selector writes it.

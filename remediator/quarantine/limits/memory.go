@@ -2,8 +2,6 @@ package limits
 
 import (
 	"cmp"
-	"encoding/json"
-	"fmt"
 	"iter"
 	"maps"
 	"reflect"
@@ -13,8 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/record/ring"
 )
 
 // GoneFor is how long a quarantined node that is gone counts in a budget, from the start of its quarantine. A longer window
@@ -24,17 +22,11 @@ const GoneFor = time.Hour
 // StartsKey is the key of the ConfigMap of the breaker that holds the memory; no value: nothing is remembered.
 const StartsKey = "starts"
 
-// maxRemembered bounds the memory: a ConfigMap holds 1 MiB, and the longest entry has some 400 bytes. The latest are kept.
-const maxRemembered = 2000
-
 // maxPerNode is how many starts are kept of the nodes of one name, so that none evicts those of others.
 const maxPerNode = 8
 
 // maxText bounds the text of the memory in bytes, whatever is in the entries, with room for the rest of the ConfigMap.
 const maxText = 900 << 10
-
-// Longer names than these are forged: of a node, of a rule, and the key and the value of a label. No API server makes a longer UID.
-const maxNode, maxRule, maxUID, maxLabel, maxValue = 253, 63, 64, 317, 63
 
 // Memory holds the starts of quarantines by node, beyond the life of the node and of its record. It is never changed:
 // [Memory.With] and [Memory.Prune] return another one.
@@ -47,9 +39,9 @@ type NodeStarts struct {
 
 // Entry is a remembered start. Its short keys keep the ConfigMap small.
 type Entry struct {
-	Node string    `json:"n"`
-	UID  types.UID `json:"u"`
-	Rule string    `json:"r"`
+	Node string    `json:"n" max:"253"`
+	UID  types.UID `json:"u" max:"64"`
+	Rule string    `json:"r" max:"63"`
 	At   time.Time `json:"t"`
 	Soft bool      `json:"s,omitempty"`
 	// Scopes are the node's labels that are scopes of budgets.
@@ -75,10 +67,12 @@ func (e Entry) isKept(keep time.Duration, now time.Time) bool {
 	return Start{At: e.At}.isWithin(keep, now)
 }
 
-// isForged reports whether an entry cannot be one that [Memory.With] took.
-func (e Entry) isForged() bool {
-	return e.Node == "" || len(e.Node) > maxNode || len(e.Rule) > maxRule || len(e.UID) > maxUID ||
-		len(e.Incident.Label) > maxLabel || len(e.Incident.Value) > maxValue
+// StartedAt returns the time of the start; zero: the entry is of no node, so that [Memory.With] did not take it.
+func (e Entry) StartedAt() time.Time {
+	if e.Node == "" {
+		return time.Time{}
+	}
+	return e.At
 }
 
 // RememberFor is how long the policy needs the start of a quarantine; zero when it has no limits.
@@ -125,22 +119,14 @@ func ScopesOf(p *policy.Policy, labels map[string]string) map[string]string {
 	return scopes
 }
 
-// ParseMemory reads the text of the ConfigMap. Entries without a node or with a time in the future are left out, and all but
-// the latest of very many. A text that cannot be read is an error, and an empty memory.
+// ParseMemory reads the text of the ConfigMap, see [ring.Parse]. A text that cannot be read is an error, and an empty memory.
 func ParseMemory(text string, now time.Time) (Memory, error) {
-	if text == "" {
-		return nil, nil
+	entries, err := ring.Parse[Entry](text, now)
+	if err != nil || text == "" {
+		return nil, err
 	}
-	var entries []Entry
-	if err := json.Unmarshal([]byte(text), &entries); err != nil {
-		return nil, fmt.Errorf("decode the starts of quarantines: %w", err)
-	}
-	entries = slices.DeleteFunc(entries, func(e Entry) bool {
-		return e.isForged() || e.At.IsZero() || e.At.After(now.Add(conditions.MaxClockSkew))
-	})
-	slices.SortStableFunc(entries, latestFirst)
 	m := Memory{}
-	for _, e := range entries[:min(len(entries), maxRemembered)] {
+	for _, e := range entries {
 		m.add(e)
 	}
 	return m, nil
@@ -174,37 +160,20 @@ func (m Memory) add(e Entry) bool {
 }
 
 // String is the text of the ConfigMap, with the latest start first and no more than fit; empty when nothing is remembered.
-func (m Memory) String() string {
-	var text []byte
-	for _, e := range m.entries() {
-		one, err := json.Marshal(e)
-		if err != nil { // a time that JSON cannot express: [Memory.With] takes none
-			return ""
-		}
-		if len(text)+len(one)+len("[]") > maxText {
-			break
-		}
-		text = append(append(text, ','), one...)
-	}
-	if len(text) == 0 {
-		return ""
-	}
-	text[0] = '['
-	return string(append(text, ']'))
-}
+func (m Memory) String() string { return ring.Text(m.entries(), maxText) }
 
 func (m Memory) entries() (list []Entry) {
 	for _, n := range m {
 		list = append(list, n.starts...)
 	}
 	slices.SortFunc(list, latestFirst)
-	return list[:min(len(list), maxRemembered)]
+	return list[:min(len(list), ring.MaxEntries)]
 }
 
 // With is the memory with one more start, without those that are older than keep. It is the same memory, and false, if it
 // has the start already or later ones in its place, or if the start is older than keep, in the future or no possible one.
 func (m Memory) With(e Entry, keep time.Duration, now time.Time) (Memory, bool) {
-	if e.isForged() || !e.isKept(keep, now) {
+	if !ring.IsValid(e) || !e.isKept(keep, now) {
 		return m, false
 	}
 	if before := m[e.Node]; before != nil && slices.ContainsFunc(before.starts, func(b Entry) bool {
@@ -213,7 +182,7 @@ func (m Memory) With(e Entry, keep time.Duration, now time.Time) (Memory, bool) 
 		return m, false
 	}
 	more, _ := m.Prune(keep, now)
-	if all, _ := more.size(keep, now); all >= maxRemembered && !e.At.After(more.entries()[maxRemembered-1].At) {
+	if all, _ := more.size(keep, now); all >= ring.MaxEntries && !e.At.After(more.entries()[ring.MaxEntries-1].At) {
 		return m, false // it would be the first to be left out
 	}
 	if more = maps.Clone(more); more == nil {
@@ -228,7 +197,7 @@ func (m Memory) With(e Entry, keep time.Duration, now time.Time) (Memory, bool) 
 // Prune is the memory without the starts that are older than keep, and without the oldest of very many. It is the same
 // memory, and false, if there are none.
 func (m Memory) Prune(keep time.Duration, now time.Time) (Memory, bool) {
-	if all, old := m.size(keep, now); old == 0 && all <= maxRemembered {
+	if all, old := m.size(keep, now); old == 0 && all <= ring.MaxEntries {
 		return m, false
 	}
 	entries := slices.DeleteFunc(m.entries(), func(e Entry) bool { return !e.isKept(keep, now) })

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/record/ring"
 )
 
 var noon = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
@@ -57,7 +58,7 @@ func TestAMemoryThatCannotBeReadIsAnError(t *testing.T) {
 
 func TestAForgedMemoryIsBounded(t *testing.T) {
 	var forged []string
-	for i := range 3 * maxRemembered {
+	for i := range 3 * ring.MaxEntries {
 		forged = append(forged, fmt.Sprintf(`{"n":"n%d","r":"gpu","t":%q}`, i, noon.Add(-time.Duration(i)*time.Second).Format(time.RFC3339)))
 	}
 	forged = append(forged, `{"n":"","t":"2026-11-20T11:00:00Z"}`, `{"n":"future","t":"2026-12-30T11:00:00Z"}`, `{"n":"never"}`)
@@ -65,7 +66,7 @@ func TestAForgedMemoryIsBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(m) != maxRemembered || m["n0"] == nil || m["future"] != nil || m[""] != nil || m["never"] != nil {
+	if len(m) != ring.MaxEntries || m["n0"] == nil || m["future"] != nil || m[""] != nil || m["never"] != nil {
 		t.Errorf("%d nodes are remembered", len(m))
 	}
 }
@@ -92,7 +93,7 @@ func TestAMemoryKeepsTheLatestStartOfEachRuleForItsTime(t *testing.T) {
 
 func TestAMemoryNeverOutgrowsItsConfigMap(t *testing.T) {
 	var m Memory
-	for i := range maxRemembered + 10 {
+	for i := range ring.MaxEntries + 10 {
 		e := entry(strings.Repeat("n", 243)+fmt.Sprintf("%010d", i), strings.Repeat("r", 63), 0)
 		e.UID, e.At = types.UID(strings.Repeat("u", 36)), noon.Add(time.Duration(i)*time.Second/20)
 		m, _ = m.With(e, time.Hour, noon.Add(time.Minute))
@@ -100,7 +101,7 @@ func TestAMemoryNeverOutgrowsItsConfigMap(t *testing.T) {
 	if full, changed := m.With(entry("late", "gpu", time.Minute), time.Hour, noon); changed || full["late"] != nil {
 		t.Error("the oldest of too many is remembered, and would be again at each look")
 	}
-	if got := len(m.String()); got > 1<<20 || len(m.entries()) != maxRemembered {
+	if got := len(m.String()); got > 1<<20 || len(m.entries()) != ring.MaxEntries {
 		t.Errorf("%d entries of %d bytes", len(m.entries()), got)
 	}
 }
@@ -243,7 +244,7 @@ func FuzzParseMemory(f *testing.F) {
 			return
 		}
 		again, err := ParseMemory(m.String(), noon)
-		if err != nil || len(again.entries()) != len(m.entries()) || len(m) > maxRemembered {
+		if err != nil || len(again.entries()) != len(m.entries()) || len(m) > ring.MaxEntries {
 			t.Fatalf("%q becomes %q, %v", text, m, err)
 		}
 		for _, p := range m.GonePeers(func(string) bool { return false }) {
@@ -271,8 +272,8 @@ func TestFewStartsOfEachNodeAreKept(t *testing.T) {
 
 func TestTheTextOfAMemoryFitsWhateverIsInIt(t *testing.T) {
 	m := Memory{}
-	for i := range maxRemembered {
-		e := entry(fmt.Sprintf("n%04d", i), strings.Repeat("<", maxRule), time.Duration(i)*time.Second)
+	for i := range ring.MaxEntries {
+		e := entry(fmt.Sprintf("n%04d", i), strings.Repeat("<", 63), time.Duration(i)*time.Second)
 		e.Scopes = map[string]string{strings.Repeat("k", 317): strings.Repeat("v", 63)}
 		m.add(e)
 	}
@@ -281,7 +282,7 @@ func TestTheTextOfAMemoryFitsWhateverIsInIt(t *testing.T) {
 	if err != nil || len(text) > maxText || len(text) < maxText/2 || got["n0000"] == nil || got["n1999"] != nil {
 		t.Errorf("%d bytes, %d nodes, %v", len(text), len(got), err)
 	}
-	for _, e := range []Entry{entry(strings.Repeat("n", maxNode+1), "gpu", 0), entry("a", strings.Repeat("r", maxRule+1), 0), {Node: "a", UID: types.UID(strings.Repeat("u", maxUID+1)), At: noon}} {
+	for _, e := range []Entry{entry(strings.Repeat("n", 254), "gpu", 0), entry("a", strings.Repeat("r", 64), 0), {Node: "a", UID: types.UID(strings.Repeat("u", 65)), At: noon}} {
 		if _, changed := (Memory{}).With(e, time.Hour, noon); changed {
 			t.Errorf("remembers %+v", e)
 		}

@@ -3,17 +3,14 @@
 package starts
 
 import (
-	"encoding/json"
-	"fmt"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
-	"github.com/pitcrew-dev/pitcrew/remediator/record"
+	"github.com/pitcrew-dev/pitcrew/remediator/record/ring"
 )
 
 // Key is the key of ConfigMap [conditions.KnownConfigMap] that holds a [Ring].
@@ -22,8 +19,8 @@ const Key = "repairs"
 const (
 	// day is the window of [policy.Repair.MaxPerDay].
 	day = 24 * time.Hour
-	// maxStarts and maxText bound a ring, in entries and in bytes: a ConfigMap holds 1 MiB. The latest are kept.
-	maxStarts, maxText = 2000, 700 << 10
+	// maxText bounds the text of a ring in bytes: a ConfigMap holds 1 MiB, and this one has other keys.
+	maxText = 700 << 10
 )
 
 // Start is the start of one action of a repair. Its short keys keep the ConfigMap small.
@@ -62,41 +59,19 @@ func (s Start) is(other Start) bool {
 // Ring holds the last starts, the latest first. It is never changed.
 type Ring []Start
 
-// Parse reads a ring. Entries that no remediator writes, or from the future, are left out. A text that cannot be read is an error.
-func Parse(text string, now time.Time) (Ring, error) {
-	if text == "" {
-		return nil, nil
+// StartedAt returns the time of the start; zero: it is of no node or of no quarantine, so that no remediator has written it.
+func (s Start) StartedAt() time.Time {
+	if s.Node == "" || s.Quarantine == "" {
+		return time.Time{}
 	}
-	var r Ring
-	if err := json.Unmarshal([]byte(text), &r); err != nil {
-		return nil, fmt.Errorf("decode the starts of repairs: %w", err)
-	}
-	r = slices.DeleteFunc(r, func(s Start) bool {
-		return record.Check(&s) != nil || s.Node == "" || s.Quarantine == "" || s.At.IsZero() || s.At.After(now.Add(conditions.MaxClockSkew))
-	})
-	return r.sorted(), nil
+	return s.At
 }
 
-func (r Ring) sorted() Ring {
-	slices.SortStableFunc(r, func(a, b Start) int { return b.At.Compare(a.At) })
-	return r[:min(len(r), maxStarts)]
-}
+// Parse reads a ring, see [ring.Parse].
+func Parse(text string, now time.Time) (Ring, error) { return ring.Parse[Start](text, now) }
 
 // String is the text that [Parse] reads, with no more starts than fit.
-func (r Ring) String() string {
-	text := []byte("[")
-	for _, s := range r {
-		one, err := json.Marshal(s)
-		if err != nil || len(text)+len(one) > maxText { // a time that JSON cannot express is no start
-			break
-		}
-		if len(text) > 1 {
-			text = append(text, ',')
-		}
-		text = append(text, one...)
-	}
-	return string(append(text, ']'))
-}
+func (r Ring) String() string { return ring.Text(r, maxText) }
 
 // Has reports whether the ring has the start.
 func (r Ring) Has(s Start) bool { return slices.ContainsFunc(r, s.is) }
@@ -118,7 +93,7 @@ func (r Ring) With(s Start, p *policy.Repair, now time.Time) Ring {
 		keep = max(keep, p.Lemon.Window)
 	}
 	kept := slices.DeleteFunc(slices.Clone(r), func(old Start) bool { return old.is(s) || now.Sub(old.At) >= keep })
-	return append(kept, s).sorted()
+	return ring.Latest(append(kept, s))
 }
 
 // Without is the ring without a start: the action has done nothing.

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/record/ring"
 )
 
 var now = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
@@ -22,9 +23,9 @@ func start(node string, at time.Time) Start {
 
 func TestARingIsReadAsItWasWritten(t *testing.T) {
 	p := &policy.Repair{Lemon: policy.Lemon{Window: 48 * time.Hour}}
-	ring := Ring{}.With(start("a", now.Add(-50*time.Hour)), p, now.Add(-50*time.Hour)).With(start("b", now.Add(-time.Hour)), p, now).
+	written := Ring{}.With(start("a", now.Add(-50*time.Hour)), p, now.Add(-50*time.Hour)).With(start("b", now.Add(-time.Hour)), p, now).
 		With(start("c", now), p, now).With(start("c", now), p, now)
-	read, err := Parse(ring.String(), now)
+	read, err := Parse(written.String(), now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,15 +39,15 @@ func TestARingIsReadAsItWasWritten(t *testing.T) {
 
 func TestARingIsBounded(t *testing.T) {
 	p := &policy.Repair{Lemon: policy.Lemon{Window: 30 * day}}
-	var ring Ring
-	for i := range maxStarts + 10 {
-		ring = append(ring, start(fmt.Sprint(i, strings.Repeat("x", 240)), now.Add(time.Duration(i)*time.Second)))
+	var all Ring
+	for i := range ring.MaxEntries + 10 {
+		all = append(all, start(fmt.Sprint(i, strings.Repeat("x", 240)), now.Add(time.Duration(i)*time.Second)))
 	}
-	ring = ring.sorted().With(start("last", now.Add(time.Hour)), p, now.Add(time.Hour))
-	if text := ring.String(); len(ring) != maxStarts || len(text) > maxText+2 {
-		t.Errorf("%d starts, %d bytes", len(ring), len(text))
+	kept := Ring(ring.Latest(all)).With(start("last", now.Add(time.Hour)), p, now.Add(time.Hour))
+	if text := kept.String(); len(kept) != ring.MaxEntries || len(text) > maxText {
+		t.Errorf("%d starts, %d bytes", len(kept), len(text))
 	}
-	read, err := Parse(ring.String(), now.Add(time.Hour))
+	read, err := Parse(kept.String(), now.Add(time.Hour))
 	if err != nil || len(read) == 0 || read[0].Node != "last" {
 		t.Errorf("%d starts are read: %v", len(read), err)
 	}
@@ -72,9 +73,9 @@ func TestNoRemediatorWritesThese(t *testing.T) {
 
 func TestStartsCountWithinADayAndAScope(t *testing.T) {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "other", Labels: map[string]string{"rack": "r2", "row": "w"}}}
-	ring := Ring{start("a", now.Add(-time.Hour)), start("b", now.Add(-25*time.Hour))}
+	starts := Ring{start("a", now.Add(-time.Hour)), start("b", now.Add(-25*time.Hour))}
 	for scope, want := range map[string]int{"": 1, "rack": 0, "row": 1} {
-		if got := ring.Today(&policy.Repair{Scope: scope}, n, now); len(got) != want {
+		if got := starts.Today(&policy.Repair{Scope: scope}, n, now); len(got) != want {
 			t.Errorf("scope %q: %v", scope, got)
 		}
 	}
