@@ -10,8 +10,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/pitcrew-dev/pitcrew/remediator/nodes/pending"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
+	"github.com/pitcrew-dev/pitcrew/remediator/record/pending"
 )
 
 // settleDeadline bounds the read that reports whether a node was written.
@@ -38,7 +39,7 @@ func (c *Controller) apply(ctx context.Context, n *corev1.Node, d quarantine.Dec
 		if isRefusal(err) {
 			c.pending.Refused(n.Name)
 		} else {
-			c.pending.Doubt(n.Name, pending.Unanswered{Decision: d, Started: started, Node: after})
+			c.pending.Doubt(n.Name, lostWrite{Decision: d, Started: started, Node: after})
 		}
 		return err
 	}
@@ -108,6 +109,24 @@ func isRefusal(err error) bool {
 // isDenied reports whether the same write would be refused again: by a validation, an admission policy or for lack of a permission.
 func isDenied(err error) bool { return apierrors.IsInvalid(err) || apierrors.IsForbidden(err) }
 
+// lostWrite is what is to be reported once the node is known to carry a decision of which the answer was lost.
+type lostWrite struct {
+	Decision quarantine.Decision
+	Started  time.Time
+	// Node is as it was to be written.
+	Node *corev1.Node
+}
+
+type (
+	// writes are the records of quarantines that the cache does not show yet.
+	writes = pending.Writes[*causes.Record, lostWrite]
+	write  = pending.Write[*causes.Record, lostWrite]
+)
+
+func newWrites(dryRun bool) *writes {
+	return pending.New[*causes.Record, lostWrite](quarantine.Pending, dryRun)
+}
+
 // settle finds out whether the node has a write whose answer was lost, and reports the decision if it has. Until that is
 // known nothing else is decided about the node.
 func (c *Controller) settle(ctx context.Context, n *corev1.Node) error {
@@ -131,7 +150,7 @@ func (c *Controller) settle(ctx context.Context, n *corev1.Node) error {
 	}
 	if c.pending.Settle(n.Name, now) {
 		c.fleet.rememberDoubtful(c.policy.Policy(), lost)
-		c.report.Written(ctx, n, lost.Unanswered.Decision, lost.Unanswered.Started)
+		c.report.Written(ctx, n, lost.Lost.Decision, lost.Lost.Started)
 	}
 	return nil
 }

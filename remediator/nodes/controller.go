@@ -38,7 +38,6 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/followers/webhooks"
 	"github.com/pitcrew-dev/pitcrew/remediator/nodes/burst"
 	"github.com/pitcrew-dev/pitcrew/remediator/nodes/memory"
-	"github.com/pitcrew-dev/pitcrew/remediator/nodes/pending"
 	"github.com/pitcrew-dev/pitcrew/remediator/nodes/report"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
@@ -103,7 +102,7 @@ type Controller struct {
 	devices   *isolator.Store
 	breaker   *memory.Breaker
 	known     *memory.Known
-	pending   *pending.Writes
+	pending   *writes
 	report    *report.Reporter
 	looks     looks
 	burst     *burst.Burst
@@ -132,7 +131,7 @@ func newController(mgr ctrl.Manager, o Options) *Controller {
 		devices:   isolator.New(mgr.GetClient(), mgr.GetAPIReader(), mgr.GetRESTMapper(), o.DryRun),
 		breaker:   memory.NewBreaker(kept),
 		known:     memory.NewKnown(kept),
-		pending:   pending.New(o.DryRun),
+		pending:   newWrites(o.DryRun),
 		report: &report.Reporter{
 			Recorder: o.Recorder, Namespace: o.Namespace, DryRun: o.DryRun, Clock: o.Clock, Metrics: report.NewMetrics(),
 		},

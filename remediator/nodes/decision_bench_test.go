@@ -16,7 +16,6 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/remediator/followers/webhooks"
 	"github.com/pitcrew-dev/pitcrew/remediator/nodes/memory"
-	"github.com/pitcrew-dev/pitcrew/remediator/nodes/pending"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/seen"
@@ -68,7 +67,7 @@ func benchmarkDecision(b *testing.B, size, faults int) {
 	api := &cached{byName: map[string]*corev1.Node{}}
 	clock := clocktesting.NewFakePassiveClock(now)
 	c := &Controller{
-		client: api, policy: policy.Fixed(p), clock: clock, pending: pending.New(false),
+		client: api, policy: policy.Fixed(p), clock: clock, pending: newWrites(false),
 		report: newReporter(events.NewFakeRecorder(0), clock), breaker: memory.NewBreaker(memory.Options{Clock: clock}), seen: map[string]seen.Seen{},
 	}
 	c.fleet = newFleet(c)

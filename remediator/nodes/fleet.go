@@ -12,7 +12,6 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/nodes/memory"
-	"github.com/pitcrew-dev/pitcrew/remediator/nodes/pending"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/peers"
@@ -22,7 +21,7 @@ import (
 // summed up anew when one of these has changed for it, and all are when the policy has. [Controller.deciding] guards it.
 type fleet struct {
 	client  client.Reader // the cache
-	pending *pending.Writes
+	pending *writes
 	breaker *memory.Breaker
 	// dryRun frees a place at once that a write gives back.
 	dryRun  bool
@@ -53,8 +52,8 @@ func (f *fleet) others(ctx context.Context, p *policy.Policy, except string) (li
 
 // rememberDoubtful notes the start of a write whose answer was lost. It counts, too, once the node is gone, so that nobody will
 // know whether it was written.
-func (f *fleet) rememberDoubtful(p *policy.Policy, w pending.Write) {
-	f.breaker.Remember(p, w.Unanswered.Node, w.Unanswered.Decision.Started)
+func (f *fleet) rememberDoubtful(p *policy.Policy, w write) {
+	f.breaker.Remember(p, w.Lost.Node, w.Lost.Decision.Started)
 }
 
 // rememberLost remembers the doubtful writes of nodes that were deleted or replaced, which nobody has noticed yet.

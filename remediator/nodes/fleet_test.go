@@ -252,7 +252,7 @@ func TestTheFleetIsWhatAllNodesAre(t *testing.T) {
 			r.client.refuse, r.client.unanswered = nil, nil
 			r.reasons()
 			for _, w := range r.pending.All() {
-				if w.Unanswered != nil {
+				if w.Lost != nil {
 					doubtful++
 				}
 			}

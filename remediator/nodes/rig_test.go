@@ -25,7 +25,6 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/followers/webhooks"
 	"github.com/pitcrew-dev/pitcrew/remediator/nodes/burst"
 	"github.com/pitcrew-dev/pitcrew/remediator/nodes/memory"
-	"github.com/pitcrew-dev/pitcrew/remediator/nodes/pending"
 	"github.com/pitcrew-dev/pitcrew/remediator/nodes/report"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/seen"
@@ -175,7 +174,7 @@ func newRig(t testing.TB, names ...string) rig {
 		client: r.client, apiReader: liveReads{r.client}, policy: policy.Fixed(p), clock: r.clock, jobs: r.restarts,
 		report: newReporter(r.recorder, r.clock), breaker: memory.NewBreaker(memory.Options{Client: r.client, Reader: r.client, Clock: r.clock}),
 		evidence: evidence.New(r.client, r.client, evidence.Options{Namespace: conditions.EvidenceNamespace, Clock: r.clock}),
-		pending:  pending.New(false), seen: map[string]seen.Seen{}, looks: looks{byNode: map[string]look{}},
+		pending:  newWrites(false), seen: map[string]seen.Seen{}, looks: looks{byNode: map[string]look{}},
 		burst: burst.New(nil), soperator: soperator.New(r.client, liveReads{r.client}, r.clock),
 	}
 	r.fleet = newFleet(r.Controller)

@@ -16,6 +16,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
+	"github.com/pitcrew-dev/pitcrew/remediator/record/pending"
 )
 
 // Differ reports whether two versions of a node can lead to different decisions about it, whatever its conditions show.
@@ -121,6 +122,16 @@ func Overlay(n *corev1.Node, r *causes.Record) {
 		r.RemoveFrom(&s.Changes, handoff.AnyKnown())
 	}
 	s.Apply(n)
+}
+
+// Pending are the records of quarantines among [pending.Writes].
+var Pending = pending.Kind[*causes.Record]{Annotation: conditions.AnnotationQuarantine, Overlay: Overlay, Text: text}
+
+func text(r *causes.Record) string {
+	if r == nil {
+		return ""
+	}
+	return r.String()
 }
 
 // mayBeQuarantine reports whether the key of a taint is one that a quarantine may set in our domain.

@@ -103,7 +103,7 @@ type Controller struct {
 	recorder  events.EventRecorder
 	clock     clock.PassiveClock
 	metrics   controllerMetrics
-	pending   *pendingVisits
+	pending   *writes
 	records   *records
 	// reports are what each node was last said to wait for, problems why the Job of a node could not be created.
 	reports, problems record.Once[string, string]
@@ -183,7 +183,7 @@ func newController(mgr ctrl.Manager, o Options) *Controller {
 		recorder:  o.Recorder,
 		clock:     o.Clock,
 		metrics:   newMetrics(),
-		pending:   newPendingVisits(),
+		pending:   newWrites(),
 		records:   newRecords(),
 		created:   createdJobs{byNode: map[string]createdJob{}},
 		orphans:   orphans{byNode: map[string]time.Time{}},
@@ -291,7 +291,7 @@ func (c *Controller) act(ctx context.Context, n *corev1.Node, s repair.Step) err
 
 // forget drops what is kept about a node that is gone, and its Jobs.
 func (c *Controller) forget(ctx context.Context, name string) error {
-	c.pending.discard(name)
+	c.pending.Discard(name)
 	c.records.forget(name)
 	c.reports.Forget(name)
 	c.problems.Forget(name)

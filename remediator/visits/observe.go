@@ -69,7 +69,7 @@ func (c *Controller) next(ctx context.Context, p *policy.Policy, f repair.Facts)
 	}
 	step := repair.Next(p, f, now)
 	if changes(step, f.Node) {
-		c.pending.add(f.Node, step.Record)
+		c.pending.Add(f.Node, step.Record)
 	}
 	return step, nil
 }
@@ -88,18 +88,18 @@ func counts(node client.Object) []string {
 func (c *Controller) peersOf(ctx context.Context, p *policy.Policy, f *repair.Facts, now time.Time) ([]peers.Peer, error) {
 	// In this order: a write that is not pending now is in the cache, and one that is counts by this copy, whoever sees it in the cache
 	// meanwhile.
-	begun := c.pending.all()
+	begun := c.pending.All()
 	var nodes corev1.NodeList
 	if err := c.client.List(ctx, &nodes, client.MatchingFields{indexCounts: "true"}, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list nodes: %w", err)
 	}
 	nodes.Items = slices.DeleteFunc(nodes.Items, func(n corev1.Node) bool { _, isBegun := begun[n.Name]; return isBegun })
-	for name, visit := range begun {
+	for name, write := range begun {
 		var n corev1.Node
 		if err := c.client.Get(ctx, client.ObjectKey{Name: name}, &n); client.IgnoreNotFound(err) != nil {
 			return nil, fmt.Errorf("get node %s: %w", name, err)
 		}
-		nodes.Items = append(nodes.Items, *visit.overlay(&n)) // one that is gone has no record
+		nodes.Items = append(nodes.Items, *c.pending.With(&n, write)) // one that is gone has no record
 	}
 	return peers.All(p, f.Node, f.Record, nodes.Items, c.records.of, c.starts.all(), now), nil
 }

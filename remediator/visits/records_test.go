@@ -100,7 +100,7 @@ func TestPeersAreThoseOfAllNodes(t *testing.T) {
 	records := []visit.Record{{Swept: map[string]time.Time{"weekly": now}}, {Last: []visit.Visit{done}}, {Current: &v}, {Repairs: begun}, {Current: &v, Repairs: begun}}
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 50 {
-		c := &Controller{pending: newPendingVisits(), records: newRecords()}
+		c := &Controller{pending: newWrites(), records: newRecords()}
 		cache := fake.NewClientBuilder().WithIndex(&corev1.Node{}, indexCounts, counts)
 		var want []peers.Peer
 		for i := range 40 {
@@ -123,13 +123,13 @@ func TestPeersAreThoseOfAllNodes(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				c.pending.add(shown, r)
+				c.pending.Add(shown, r)
 			}
 			if peer := peers.Of(p, n, now); i > 0 && (peer.Active || peer.Begun > 0) {
 				want = append(want, peer)
 			}
 		}
-		c.pending.add(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "gone"}}, &visit.Record{Current: &v})
+		c.pending.Add(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "gone"}}, &visit.Record{Current: &v})
 		c.client = cache.Build()
 		got, err := c.peersOf(t.Context(), p, &repair.Facts{Node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n0"}}}, now)
 		if err != nil {
@@ -173,10 +173,9 @@ func TestAVisitCountsThatTheSweeperSeesFirst(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &Controller{pending: newPendingVisits(), records: newRecords()}
-	c.pending.add(old, r)
-	c.pending.written(shown)
-	c.client = overtaken{old: old, after: func() { c.pending.overlay(shown) }}
+	c := &Controller{pending: newWrites(), records: newRecords()}
+	c.pending.Add(old, r)
+	c.client = overtaken{old: old, after: func() { c.pending.Overlaid(shown) }}
 	me := &repair.Facts{Node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "me"}}}
 	all, err := c.peersOf(t.Context(), &policy.Policy{Repair: &policy.Repair{}}, me, now)
 	if err != nil {
@@ -185,7 +184,7 @@ func TestAVisitCountsThatTheSweeperSeesFirst(t *testing.T) {
 	if len(all) != 1 || all[0].Begun != 1 {
 		t.Errorf("these repairs count: %+v", all)
 	}
-	if len(c.pending.all()) != 0 {
+	if len(c.pending.All()) != 0 {
 		t.Error("the write is still pending though the cache shows it")
 	}
 }
@@ -202,7 +201,7 @@ func TestNodesThatWereOnlySweptAreNotReadForTheLimits(t *testing.T) {
 
 // TestOnlyPeersTakeTheLock decides about a node while another decision counts nodes.
 func TestOnlyPeersTakeTheLock(t *testing.T) {
-	c := &Controller{policy: policy.Fixed(&policy.Policy{}), pending: newPendingVisits(), clock: clocktesting.NewFakePassiveClock(time.Now())}
+	c := &Controller{policy: policy.Fixed(&policy.Policy{}), pending: newWrites(), clock: clocktesting.NewFakePassiveClock(time.Now())}
 	c.deciding.Lock()
 	defer c.deciding.Unlock()
 	done := make(chan error)
@@ -237,7 +236,7 @@ func BenchmarkPeers(b *testing.B) {
 		nodes = append(nodes, *recordedNode(fmt.Sprint("n", i), visit.Record{Last: last, Repairs: []visit.Action{{At: now}}}))
 	}
 	p := &policy.Policy{Repair: &policy.Repair{}}
-	c := &Controller{client: cachedNodes{nodes: nodes}, pending: newPendingVisits(), records: newRecords()}
+	c := &Controller{client: cachedNodes{nodes: nodes}, pending: newWrites(), records: newRecords()}
 	all := func() ([]peers.Peer, error) {
 		return c.peersOf(b.Context(), p, &repair.Facts{Node: &corev1.Node{}}, now)
 	}

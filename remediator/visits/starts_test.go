@@ -46,7 +46,7 @@ func TestStartsOfRepairsSurviveTheNodeAndTheLeader(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	next := &Controller{client: api, pending: newPendingVisits(), records: newRecords(), starts: storeOn(api, now)}
+	next := &Controller{client: api, pending: newWrites(), records: newRecords(), starts: storeOn(api, now)}
 	if err := next.starts.load(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -3,7 +3,6 @@ package visits
 import (
 	"context"
 	"fmt"
-	"maps"
 	"sync"
 	"time"
 
@@ -11,12 +10,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
+	"github.com/pitcrew-dev/pitcrew/remediator/record/pending"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
@@ -25,7 +24,7 @@ import (
 // node that it was computed from. Events and metrics follow only once it has succeeded.
 func (c *Controller) write(ctx context.Context, before *corev1.Node, s repair.Step) error {
 	if c.dryRun {
-		c.pending.discard(before.Name)
+		c.pending.Discard(before.Name)
 		return nil
 	}
 	if err := c.failures.Note(ctx, before.UID, s.Notes); err != nil {
@@ -37,11 +36,10 @@ func (c *Controller) write(ctx context.Context, before *corev1.Node, s repair.St
 	err := c.client.Patch(ctx, after, locked, client.FieldOwner(quarantine.ControllerName))
 	if err != nil {
 		if apierrors.IsConflict(err) || apierrors.IsNotFound(err) || apierrors.IsInvalid(err) || apierrors.IsForbidden(err) {
-			c.pending.discard(before.Name) // else it is not known whether the node has it, and it keeps its place
+			c.pending.Refused(before.Name) // else it is not known whether the node has it, and it keeps its place
 		}
 		return fmt.Errorf("patch node %s: %w", before.Name, err)
 	}
-	c.pending.written(after)
 	if r, err := visit.RecordOf(before); err == nil {
 		c.starts.dropUndone(after, r, s.Record)
 	}
@@ -55,86 +53,19 @@ func (c *Controller) write(ctx context.Context, before *corev1.Node, s repair.St
 	return nil
 }
 
-// pendingVisits are the records that this process has written, or may have written, and that the cache does not show yet. They keep
-// the places under the limits. There is at most one for each node.
-type pendingVisits struct {
-	mu     sync.Mutex
-	byNode map[string]pendingVisit
-}
+// writes are the records of visits that the cache does not show yet.
+type writes = pending.Writes[*visit.Record, struct{}]
 
-type pendingVisit struct {
-	record string
-	uid    types.UID
-	// version is the resourceVersion of the node that it was computed from, or of the node with it once it was written.
-	version string
-	written bool
-}
-
-func newPendingVisits() *pendingVisits { return &pendingVisits{byNode: map[string]pendingVisit{}} }
-
-// add notes that a record is written over a node.
-func (w *pendingVisits) add(before *corev1.Node, r *visit.Record) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.byNode[before.Name] = pendingVisit{record: r.String(), uid: before.UID, version: before.ResourceVersion}
-}
-
-// written notes that the API server has accepted the write.
-func (w *pendingVisits) written(after *corev1.Node) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if pending, ok := w.byNode[after.Name]; ok {
-		pending.version, pending.written = after.ResourceVersion, true
-		w.byNode[after.Name] = pending
-	}
-}
-
-// isOver tells whether the cache shows the write, or what came in its place: it is as new as the written version, or newer than the one
-// that was to be written over. Two versions that cannot be compared show nothing.
-func (w pendingVisit) isOver(n *corev1.Node) bool {
-	order, err := resourceversion.CompareResourceVersion(n.ResourceVersion, w.version)
-	return w.uid != n.UID || err == nil && (order > 0 || order == 0 && w.written)
-}
-
-func (w *pendingVisits) discard(node string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	delete(w.byNode, node)
-}
-
-// all are the records that are written over nodes, by node.
-func (w *pendingVisits) all() map[string]pendingVisit {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return maps.Clone(w.byNode)
-}
-
-// overlay is a node as the cache shows it, with the record that was written over it unless the cache is as new.
-func (w *pendingVisits) overlay(n *corev1.Node) *corev1.Node {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	pending, ok := w.byNode[n.Name]
-	if !ok {
-		return n
-	}
-	if pending.isOver(n) {
-		delete(w.byNode, n.Name)
-	}
-	return pending.overlay(n)
-}
-
-// overlay is a node with the record that was written over it, unless the node is as new.
-func (w pendingVisit) overlay(n *corev1.Node) *corev1.Node {
-	if w.isOver(n) {
-		return n
-	}
-	shown := *n
-	shown.Annotations = maps.Clone(n.Annotations)
-	if shown.Annotations == nil {
-		shown.Annotations = map[string]string{}
-	}
-	shown.Annotations[conditions.AnnotationRepair] = w.record
-	return &shown
+func newWrites() *writes {
+	return pending.New[*visit.Record, struct{}](pending.Kind[*visit.Record]{
+		Annotation: conditions.AnnotationRepair, Text: (*visit.Record).String,
+		Overlay: func(n *corev1.Node, r *visit.Record) {
+			if n.Annotations == nil {
+				n.Annotations = map[string]string{}
+			}
+			n.Annotations[conditions.AnnotationRepair] = r.String()
+		},
+	}, false)
 }
 
 // createdJobs remember the last Job that was created for each node: one that is deleted at once is never seen, and must not be created

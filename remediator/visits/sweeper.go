@@ -119,7 +119,7 @@ func (s *sweeper) tick(ctx context.Context) error {
 	}
 	nodes := map[string]*corev1.Node{}
 	for i := range list.Items {
-		nodes[list.Items[i].Name] = c.pending.overlay(&list.Items[i])
+		nodes[list.Items[i].Name] = c.pending.Overlaid(&list.Items[i])
 	}
 	s.forget(nodes, now)
 	if err := s.makeWay(ctx, nodes); err != nil {

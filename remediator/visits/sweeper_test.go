@@ -66,7 +66,7 @@ func TestRequestsOfSweeps(t *testing.T) {
 		})
 	}
 	lists, due := 0, 0
-	c := &Controller{policy: policy.Fixed(p), client: cachedNodes{nodes: nodes}, apiReader: counted{lists: &lists}, pending: newPendingVisits(), records: newRecords()}
+	c := &Controller{policy: policy.Fixed(p), client: cachedNodes{nodes: nodes}, apiReader: counted{lists: &lists}, pending: newWrites(), records: newRecords()}
 	clock := clocktesting.NewFakePassiveClock(now)
 	c.clock = clock
 	s := newSweeper(c, func(context.Context, string) { due++ }, 0)
@@ -182,7 +182,7 @@ func TestOneNodeKeepsNoOtherWaiting(t *testing.T) {
 				}
 			}
 			clock := clocktesting.NewFakePassiveClock(start)
-			c := &Controller{policy: policy.Fixed(p), client: cachedNodes{nodes: nodes}, pending: newPendingVisits(), records: newRecords(), clock: clock}
+			c := &Controller{policy: policy.Fixed(p), client: cachedNodes{nodes: nodes}, pending: newWrites(), records: newRecords(), clock: clock}
 			c.apiReader = waitingPods{pods: func() []corev1.Pod {
 				if tt.pods == nil {
 					return nil
@@ -245,7 +245,7 @@ func TestSweepsAndNamespacesWhosePodsDoNotCome(t *testing.T) {
 			n.CreationTimestamp = metav1.NewTime(start.Add(-2 * weekEvery))
 			n.Status.Allocatable[corev1.ResourcePods] = resource.MustParse("110")
 			var honest []corev1.Pod
-			c := &Controller{policy: policy.Fixed(p), client: cachedNodes{nodes: nodes}, pending: newPendingVisits(), records: newRecords(), clock: clock}
+			c := &Controller{policy: policy.Fixed(p), client: cachedNodes{nodes: nodes}, pending: newWrites(), records: newRecords(), clock: clock}
 			var there []corev1.Pod
 			c.apiReader = waitingPods{pods: func() []corev1.Pod {
 				return append([]corev1.Pod{pod("liar", clock.Now().Truncate(every).String())}, honest...)

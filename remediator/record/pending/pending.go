@@ -1,62 +1,61 @@
-// Package pending holds the writes of nodes that the cache does not show yet, and those whose answers were lost.
+// Package pending holds the records that were written over nodes and that the cache does not show yet.
 package pending
 
 import (
 	"maps"
 	"sync"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 )
 
+// Kind is a kind of record, with R as its pointer type; a nil pointer is no record.
+type Kind[R comparable] struct {
+	Annotation string
+	// Text is the annotation of a record; empty: there is none.
+	Text func(R) string
+	// Overlay changes a node into what it is with the record.
+	Overlay func(*corev1.Node, R)
+}
+
 // Writes are the records that this process has written, or may have written, and that the cache does not show yet or,
-// in a dry run, ever. They keep the places under the budgets. There is at most one for each node.
-type Writes struct {
+// in a dry run, ever. They keep the places under the limits. There is at most one for each node. L is what is to be reported once the
+// node is known to have a write whose answer was lost.
+type Writes[R comparable, L any] struct {
 	DryRun bool
+	kind   Kind[R]
 
 	mu     sync.Mutex
-	byNode map[string]Write
+	byNode map[string]Write[R, L]
 	// touched are the nodes that must be summed up anew, because of a write or of what the cache shows.
 	touched touched
 }
 
 // Write is a record that was written over a version of a node, or is being written.
-type Write struct {
-	Record *causes.Record
+type Write[R comparable, L any] struct {
+	Record R
 	UID    types.UID
 	// Over is the resourceVersion of the node that it was computed from.
 	Over string
+	// Lost is set while it is not known whether the node has the record.
+	Lost *L
 	// earlier was written over the same version; the cache shows neither. nil: there was none.
-	earlier *Write
-	// Unanswered is set while it is not known whether the node has the record.
-	Unanswered *Unanswered
+	earlier *Write[R, L]
 	// failed is set once the node is known not to have it. It keeps its place until the node is decided again.
 	failed bool
 }
 
-// Unanswered is what is to be reported once the node is known to carry the decision.
-type Unanswered struct {
-	Decision quarantine.Decision
-	Started  time.Time
-	// Node is as it was to be written.
-	Node *corev1.Node
-}
-
 // New makes an empty one.
-func New(dryRun bool) *Writes {
-	return &Writes{DryRun: dryRun, byNode: map[string]Write{}}
+func New[R comparable, L any](kind Kind[R], dryRun bool) *Writes[R, L] {
+	return &Writes[R, L]{DryRun: dryRun, kind: kind, byNode: map[string]Write[R, L]{}}
 }
 
 // Add notes that a record is written over a node.
-func (w *Writes) Add(before *corev1.Node, record *causes.Record) {
+func (w *Writes[R, L]) Add(before *corev1.Node, record R) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	write := Write{Record: record, UID: before.UID, Over: before.ResourceVersion}
+	write := Write[R, L]{Record: record, UID: before.UID, Over: before.ResourceVersion}
 	if last, ok := w.byNode[before.Name]; ok && last.UID == write.UID && last.Over == write.Over {
 		last.earlier = nil
 		write.earlier = &last
@@ -65,7 +64,7 @@ func (w *Writes) Add(before *corev1.Node, record *causes.Record) {
 }
 
 // set changes what is pending for a node; nil: nothing. w.mu must be held.
-func (w *Writes) set(node string, write *Write) {
+func (w *Writes[R, L]) set(node string, write *Write[R, L]) {
 	if write != nil {
 		w.byNode[node] = *write
 	} else {
@@ -75,7 +74,7 @@ func (w *Writes) set(node string, write *Write) {
 }
 
 // Discard drops the write of a node that is gone.
-func (w *Writes) Discard(node string) {
+func (w *Writes[R, L]) Discard(node string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.set(node, nil)
@@ -83,39 +82,39 @@ func (w *Writes) Discard(node string) {
 
 // Refused drops a write that the API server has refused. The one before it stands if the cache does not show it yet: the
 // Refused one was computed from an old version.
-func (w *Writes) Refused(node string) {
+func (w *Writes[R, L]) Refused(node string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.set(node, w.byNode[node].earlier)
 }
 
 // Doubt notes that the answer to a write was lost, so that the node may have it or not.
-func (w *Writes) Doubt(node string, lost Unanswered) {
+func (w *Writes[R, L]) Doubt(node string, lost L) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if pending, ok := w.byNode[node]; ok {
-		pending.Unanswered = &lost
+		pending.Lost = &lost
 		w.set(node, &pending)
 	}
 }
 
 // Doubtful is the write of the node whose answer was lost, if there is one.
-func (w *Writes) Doubtful(node string) (Write, bool) {
+func (w *Writes[R, L]) Doubtful(node string) (Write[R, L], bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	pending, ok := w.byNode[node]
-	return pending, ok && pending.Unanswered != nil
+	return pending, ok && pending.Lost != nil
 }
 
 // Settle ends the doubt about a write by what the node is now; nil: it is gone. It reports whether the node has the write.
-func (w *Writes) Settle(node string, now *corev1.Node) (written bool) {
+func (w *Writes[R, L]) Settle(node string, now *corev1.Node) (written bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	pending, ok := w.byNode[node]
-	if !ok || pending.Unanswered == nil {
+	if !ok || pending.Lost == nil {
 		return false
 	}
-	pending.Unanswered, pending.earlier = nil, nil
+	pending.Lost, pending.earlier = nil, nil
 	if now == nil || now.UID != pending.UID {
 		w.set(node, nil)
 		return false
@@ -125,11 +124,7 @@ func (w *Writes) Settle(node string, now *corev1.Node) (written bool) {
 		w.set(node, &pending)
 		return false
 	}
-	text := ""
-	if pending.Record != nil {
-		text = pending.Record.String()
-	}
-	if now.Annotations[conditions.AnnotationQuarantine] != text {
+	if now.Annotations[w.kind.Annotation] != w.kind.Text(pending.Record) {
 		// Another writer came first or later. What it wrote is input like any record, so it is not put over the cache.
 		pending.failed = true
 		w.set(node, &pending)
@@ -140,7 +135,7 @@ func (w *Writes) Settle(node string, now *corev1.Node) (written bool) {
 }
 
 // DropFailed gives up the place of a write that the node does not have. The node is decided right after it.
-func (w *Writes) DropFailed(node string) {
+func (w *Writes[R, L]) DropFailed(node string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.byNode[node].failed {
@@ -148,39 +143,72 @@ func (w *Writes) DropFailed(node string) {
 	}
 }
 
-// Overlay changes a node as the cache shows it into the node as it was written. A write only succeeds on the version it was
-// computed from, so a cache that shows any other version shows the write, or what came in its place. A doubt outlives that until
+// Overlay changes a node as the cache shows it into the node as it was written. A doubt outlives what the cache shows until
 // [Writes.Settle] ends it: the decision is still to be reported, or remembered.
-func (w *Writes) Overlay(n *corev1.Node) {
+func (w *Writes[R, L]) Overlay(n *corev1.Node) {
+	if write, ok := w.shows(n); ok {
+		w.kind.Overlay(n, write.Record)
+	}
+}
+
+// Overlaid is a node as it was written, if the cache does not show that: a copy, or the node itself.
+func (w *Writes[R, L]) Overlaid(n *corev1.Node) *corev1.Node {
+	write, ok := w.shows(n)
+	if !ok {
+		return n
+	}
+	return w.With(n, write)
+}
+
+// With is a node with a write of [Writes.All], unless it is newer: a copy, or the node itself.
+func (w *Writes[R, L]) With(n *corev1.Node, write Write[R, L]) *corev1.Node {
+	if w.isOver(write, n) {
+		return n
+	}
+	n = n.DeepCopy()
+	w.kind.Overlay(n, write.Record)
+	return n
+}
+
+// isOver reports whether a node is as new as a write, or as what came in its place. A write only succeeds on the version that it was
+// computed from, so each newer one is. The node may be older than that version, which may have been read live.
+func (w *Writes[R, L]) isOver(write Write[R, L], n *corev1.Node) bool {
+	if write.UID != n.UID || w.DryRun {
+		return write.UID != n.UID
+	}
+	order, err := resourceversion.CompareResourceVersion(n.ResourceVersion, write.Over)
+	return order > 0 || err != nil && n.ResourceVersion != write.Over
+}
+
+// shows is the write that a node does not have in the cache. One that it has is dropped.
+func (w *Writes[R, L]) shows(n *corev1.Node) (Write[R, L], bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	pending, ok := w.byNode[n.Name]
-	if !ok {
-		return
+	if !ok || !w.isOver(pending, n) {
+		return pending, ok
 	}
-	if pending.UID != n.UID || pending.Over != n.ResourceVersion && !w.DryRun {
-		if pending.Unanswered == nil {
-			w.set(n.Name, nil)
-		}
-		return
+	if pending.Lost == nil {
+		w.set(n.Name, nil)
 	}
-	quarantine.Overlay(n, pending.Record)
+	return pending, false
 }
 
 // HasRecord reports whether the write of a record is pending. One that removes a record frees no place until the cache shows it.
-func (w *Writes) HasRecord(node string) bool {
+func (w *Writes[R, L]) HasRecord(node string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.byNode[node].Record != nil
+	var none R
+	return w.byNode[node].Record != none
 }
 
 // AllDoubtful are the writes whose answers were lost, by node.
-func (w *Writes) AllDoubtful() map[string]Write {
+func (w *Writes[R, L]) AllDoubtful() map[string]Write[R, L] {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	lost := map[string]Write{}
+	lost := map[string]Write[R, L]{}
 	for name, pending := range w.byNode {
-		if pending.Unanswered != nil {
+		if pending.Lost != nil {
 			lost[name] = pending
 		}
 	}
@@ -188,17 +216,17 @@ func (w *Writes) AllDoubtful() map[string]Write {
 }
 
 // All copies the pending writes, by node.
-func (w *Writes) All() map[string]Write {
+func (w *Writes[R, L]) All() map[string]Write[R, L] {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return maps.Clone(w.byNode)
 }
 
 // Touch notes that something has changed of a node.
-func (w *Writes) Touch(node string) { w.touched.add(node) }
+func (w *Writes[R, L]) Touch(node string) { w.touched.add(node) }
 
 // TakeTouched returns the nodes that were touched, and notes further ones from now on.
-func (w *Writes) TakeTouched() map[string]bool { return w.touched.take() }
+func (w *Writes[R, L]) TakeTouched() map[string]bool { return w.touched.take() }
 
 // touched are the names of nodes of which something has changed since they were summed up. The order in which they are noted and
 // summed up does not matter: what is summed up is what the cache shows then.
