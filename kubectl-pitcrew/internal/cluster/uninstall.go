@@ -255,7 +255,11 @@ func deleted(ctx context.Context, api client.Client, object client.Object) error
 	if err := api.Delete(ctx, object, client.PropagationPolicy(metav1.DeletePropagationForeground)); err != nil {
 		return client.IgnoreNotFound(err)
 	}
-	return wait.PollUntilContextTimeout(ctx, time.Second, 5*time.Minute, true, func(ctx context.Context) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
+	defer cancel()
+	// Most objects are gone after some milliseconds, namespaces and what has pods after seconds.
+	growing := wait.Backoff{Duration: 20 * time.Millisecond, Factor: 2, Steps: 7, Cap: time.Second}
+	return growing.DelayFunc().Until(ctx, true, false, func(ctx context.Context) (bool, error) {
 		err := api.Get(ctx, client.ObjectKeyFromObject(object), object)
 		return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
 	})
