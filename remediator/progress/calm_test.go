@@ -3,6 +3,7 @@ package progress
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"strings"
 	"testing"
@@ -13,7 +14,9 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
 	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -181,22 +184,15 @@ func (c jobCache) Get(ctx context.Context, key client.ObjectKey, object client.O
 
 // Whoever may write a job can have us look at it at any time. While it does not run, each look lists its pods.
 func TestLooksAtJobsThatDoNotRunArePaced(t *testing.T) {
-	f, _ := newFollower()
-	now := clocktesting.NewFakePassiveClock(noon)
-	f.Clock, f.reads = now, newReads(now)
-	p := &policy.Policy{}
-	p.Restart.Stalls.Mode = policy.StallsObserve
-	f.Policy, f.Jobs, f.silent = policy.Fixed(p), &asked{}, map[request]time.Time{}
 	job := func(namespace string) *batchv1.Job {
 		return &batchv1.Job{
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "train", UID: types.UID(namespace), Annotations: optIn},
 			Spec:       batchv1.JobSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}},
 		}
 	}
-	stored := fake.NewClientBuilder().WithObjects(job("a"), job("b")).Build()
+	f, _, now := pacedFollower(job("a"), job("b"))
 	read := map[string]int{}
-	f.watcher = &latekinds.Watcher{Cache: jobCache{from: stored}}
-	f.apiReader = interceptor.NewClient(stored, interceptor.Funcs{
+	f.apiReader = interceptor.NewClient(f.api.(client.WithWatch), interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, o ...client.GetOption) error {
 			read[key.Namespace]++
 			return c.Get(ctx, key, object, o...)
@@ -212,15 +208,83 @@ func TestLooksAtJobsThatDoNotRunArePaced(t *testing.T) {
 		}
 		return waits
 	}
+	const compiled = 2 // each expression took the place of a look
 	waits := wake("a", 2*namespaceBurst)
-	if read["a"] != namespaceBurst || waits < retryShort || waits > 2*retryShort {
+	if read["a"] != namespaceBurst-compiled || waits < retryShort || waits > 2*retryShort {
 		t.Errorf("%d of %d looks at once, the next after %s", read["a"], 2*namespaceBurst, waits)
 	}
 	if wake("b", 1); read["b"] != 1 {
 		t.Error("another namespace waits for it")
 	}
 	now.SetTime(noon.Add(5 * time.Second))
-	if wake("a", 100); read["a"] != namespaceBurst+5*namespaceReadsPerSecond {
-		t.Errorf("%d looks in five more seconds", read["a"]-namespaceBurst)
+	if wake("a", 100); read["a"] != namespaceBurst-compiled+5*namespaceReadsPerSecond {
+		t.Errorf("%d looks in five more seconds", read["a"]+compiled-namespaceBurst)
 	}
+}
+
+// pacedFollower follows the jobs of a fake client. Its clock stands still until it is moved.
+func pacedFollower(objects ...client.Object) (*follower, *events.FakeRecorder, *clocktesting.FakePassiveClock) {
+	f, recorder := newFollower()
+	now := clocktesting.NewFakePassiveClock(noon)
+	p := &policy.Policy{}
+	p.Restart.Stalls.Mode = policy.StallsObserve
+	f.Clock, f.reads, f.Policy, f.Jobs, f.silent = now, newReads(now), policy.Fixed(p), &asked{}, map[request]time.Time{}
+	stored := fake.NewClientBuilder().WithObjects(objects...).Build()
+	f.watcher, f.apiReader, f.api = &latekinds.Watcher{Cache: jobCache{from: stored}}, stored, stored
+	return f, recorder, now
+}
+
+// Whoever may write a job can change its annotations at any pace. Each expression is compiled, and each text may be refused with an Event.
+func TestAnnotationsAreTakenAtThePaceOfTheirNamespace(t *testing.T) {
+	for key, cost := range map[string]int{conditions.AnnotationProgress: 2, conditions.AnnotationStalledAfter: 1} {
+		job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "train", UID: "a", Annotations: maps.Clone(optIn)}}
+		delete(job.Annotations, conditions.AnnotationProgressPause)
+		f, recorder, now := pacedFollower(job)
+		write := func(from, to int) {
+			for i := from; i < to; i++ {
+				job.Annotations[key] = fmt.Sprintf("(%d", i)
+				if err := f.api.Update(t.Context(), job); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := f.Reconcile(t.Context(), requestOf(job)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		write(0, 2*namespaceBurst)
+		if n := len(recorder.Events); n < namespaceBurst/cost-1 || n > namespaceBurst/cost || f.compiled.Len() > maxCompiled {
+			t.Errorf("%s: %d of %d were taken at once, %d expressions are kept", key, n, 2*namespaceBurst, f.compiled.Len())
+		}
+		before := len(recorder.Events)
+		now.SetTime(noon.Add(5 * time.Second))
+		if write(1000, 1100); len(recorder.Events)-before > 5*namespaceReadsPerSecond/cost+1 {
+			t.Errorf("%s: %d in five more seconds", key, len(recorder.Events)-before)
+		}
+	}
+}
+
+// A namespace full of jobs that wait in a queue would take the places of those that run.
+func TestAJobThatWaitsSuspendedTakesNoPlace(t *testing.T) {
+	job := &batchv1.Job{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "train", UID: "a", Annotations: optIn},
+		Spec:       batchv1.JobSpec{Suspend: ptr.To(true), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}},
+	}
+	f, _, _ := pacedFollower(job)
+	look := func(suspended bool) int {
+		job.Spec.Suspend = &suspended
+		if err := f.api.Update(t.Context(), job); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.Reconcile(t.Context(), requestOf(job)); err != nil {
+			t.Fatal(err)
+		}
+		return f.taken
+	}
+	if before, runs, stopped := look(true), look(false), look(true); before != 0 || runs != 1 || stopped != 1 {
+		t.Errorf("%d places before it runs, %d then, %d while it is stopped", before, runs, stopped)
+	}
+}
+
+func requestOf(job *batchv1.Job) request {
+	return request{Kind: kinds.BuiltIn()[0].GVK, NamespacedName: client.ObjectKeyFromObject(job)}
 }

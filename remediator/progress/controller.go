@@ -281,9 +281,9 @@ func (f *follower) Reconcile(ctx context.Context, req request) (ctrl.Result, err
 		f.drop(req)
 		return ctrl.Result{}, nil
 	}
-	followed, ok := f.follow(req, object, annotations)
-	if !ok {
-		return ctrl.Result{RequeueAfter: wait.Jitter(retryPlace, 0.1)}, nil
+	followed, later := f.follow(req, object, annotations)
+	if followed == nil {
+		return ctrl.Result{RequeueAfter: wait.Jitter(later, 0.1)}, nil
 	}
 	if followed.wrong != nil {
 		f.sayOnce(followed, object, "Annotation", followed.wrong.Error())
@@ -333,9 +333,10 @@ func (f *follower) Reconcile(ctx context.Context, req request) (ctrl.Result, err
 	return ctrl.Result{RequeueAfter: wait.Jitter(next, 0.05)}, nil
 }
 
-// follow returns what is known of a job, and begins to follow it if its namespace has a place. An annotation that changed is compiled
-// again; what is known of the ranks is rebuilt from their logs.
-func (f *follower) follow(req request, object *metav1.PartialObjectMetadata, a stall.Annotations) (*followed, bool) {
+// follow returns what is known of a job, and begins to follow it if its namespace has a place; nil: it is to be tried again later. An
+// annotation that changed is compiled again; what is known of the ranks is rebuilt from their logs. A tenant may change them at any pace:
+// each change, and each expression that is not kept, takes the place of a read of its namespace.
+func (f *follower) follow(req request, object *metav1.PartialObjectMetadata, a stall.Annotations) (*followed, time.Duration) {
 	f.mu.Lock()
 	known := f.followed[req]
 	f.mu.Unlock()
@@ -344,10 +345,17 @@ func (f *follower) follow(req request, object *metav1.PartialObjectMetadata, a s
 		known = nil
 	}
 	if known != nil && known.annotations == a {
-		return known, true
+		return known, 0
+	}
+	cost := newTexts(f.compiled, a)
+	if known != nil {
+		cost++
+	}
+	if cost > 0 && f.reads.allow(req.Namespace, cost) < cost {
+		return nil, retryShort
 	}
 	if known == nil && !f.place(req, object) {
-		return nil, false
+		return nil, retryPlace
 	}
 	fresh := &followed{uid: object.UID, annotations: a, said: sets.New[string](),
 		evidence: rate.NewLimiter(rate.Every(24*time.Hour/evidencePerDay), evidencePerDay)}
@@ -362,7 +370,7 @@ func (f *follower) follow(req request, object *metav1.PartialObjectMetadata, a s
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.followed[req] = fresh
-	return fresh, true
+	return fresh, 0
 }
 
 // compilation is an expression, or why it is refused.
@@ -381,6 +389,16 @@ func (f *follower) compile(text string) (*stall.Expression, error) {
 	}
 	found := known.(compilation) //nolint:forcetypeassert // nothing else is in it
 	return found.expression, found.refused
+}
+
+// newTexts is how many of the expressions are not kept.
+func newTexts(kept *lru.Cache, a stall.Annotations) (n int) {
+	for _, text := range []string{a.Progress, a.Pause} {
+		if _, known := kept.Get(text); text != "" && !known {
+			n++
+		}
+	}
+	return n
 }
 
 // place takes a place of the namespace and of the cluster. A job for which there is none is told once.
@@ -440,7 +458,7 @@ func (f *follower) enter(req request, job *followed, v stall.Verdict) {
 	job.state = v.State
 }
 
-// observe reads the job and its pods. ended: it has, or there is none.
+// observe reads the job and its pods. ended: it has, there is none, or it waits suspended, without a place, for a change of the job.
 func (f *follower) observe(
 	ctx context.Context, req request, object *metav1.PartialObjectMetadata, known *followed,
 ) (ended bool, err error) {
@@ -449,7 +467,7 @@ func (f *follower) observe(
 		return true, nil
 	}
 	job, err := kind.Read(ctx, f.apiReader, req.NamespacedName)
-	if kinds.Gone(err) || err == nil && (job.Object.GetUID() != known.uid || job.FinishedReason != "") {
+	if kinds.Gone(err) || err == nil && (job.Object.GetUID() != known.uid || job.FinishedReason != "" || job.Suspended && known.state == "") {
 		return true, nil
 	}
 	if err != nil {

@@ -117,8 +117,8 @@ func TestANamespaceHasSoManyPlaces(t *testing.T) {
 	follow := func(name, namespace string) bool {
 		req := request{Kind: kind, NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}}
 		object := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(namespace + name)}}
-		_, ok := f.follow(req, object, stall.Annotations{Progress: "step", StalledAfter: "15m"})
-		return ok
+		known, _ := f.follow(req, object, stall.Annotations{Progress: "step", StalledAfter: "15m"})
+		return known != nil
 	}
 	for i := range maxPerNamespace {
 		if !follow(fmt.Sprint(i), "a") {
@@ -167,8 +167,8 @@ func TestARemovedAnnotationIsIgnoredAndReported(t *testing.T) {
 	job := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "job", UID: "1"}}
 	annotations := map[string]string{"pitcrew.dev/progress": "step", "pitcrew.dev/stalled-after": "15m", "pitcrew.dev/slow-after": "nan", "pitcrew.dev/nccl-ras-port": "1"}
 	for range 2 {
-		if known, ok := f.follow(request{}, job, stall.AnnotationsOf(annotations)); !ok || known.wrong != nil {
-			t.Fatalf("%t, %+v", ok, known)
+		if known, _ := f.follow(request{}, job, stall.AnnotationsOf(annotations)); known == nil || known.wrong != nil {
+			t.Fatalf("%+v", known)
 		}
 	}
 	if len(recorder.Events) != 1 {
@@ -328,8 +328,8 @@ func TestTheClusterHasSoManyPlaces(t *testing.T) {
 	}
 	follow := func(req request) bool {
 		object := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: req.Namespace, Name: req.Name, UID: types.UID(req.String())}}
-		_, ok := f.follow(req, object, stall.Annotations{Progress: "step", StalledAfter: "15m"})
-		return ok
+		known, _ := f.follow(req, object, stall.Annotations{Progress: "step", StalledAfter: "15m"})
+		return known != nil
 	}
 	for i := range maxFollowed {
 		if !follow(name(i/maxPerNamespace, i)) {
