@@ -24,7 +24,7 @@ export COMPONENTS
 APT      := apt-get -qq -o Acquire::Retries=5
 RETRY     = for pause in 5 15 60 0; do $(1) && break; (( pause )) || exit 1; sleep $$pause; done
 
-.PHONY: help try demo test test-packages test-kernel-log test-slow test-race test-node test-operators test-images lane-race lane-node operators build components lint vuln generate verify fuzz images release publish bench clean
+.PHONY: help try demo test test-packages test-kernel-log test-slow test-race test-node test-operators test-images operators build components lint vuln generate verify fuzz images release publish bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,9 +41,10 @@ demo: nft ## an Xid in the kernel log leads to a condition, a taint and a restar
 
 # Real clusters on a busy machine miss a time limit now and then, so a test that failed runs once more when the others have ended. What it
 # printed stays in the output, and "2 runs, 1 failures" names it: mend it, a test that needs this is broken. More than five failures are not run
-# again. $(1) are the packages, $(2) the flags of go test. With GOGC the pure tests need a third less CPU time.
+# again. $(1) are the packages, $(2) the flags of go test. With GOGC the pure tests need a third less CPU time, and without the tables of
+# debuggers (-w) linking them a quarter less.
 GOTEST = packages="$$(go list $(3) $(1))"; GOGC=400 bin/components/gotestsum --format=standard-quiet --rerun-fails=1 --rerun-fails-max-failures=5 \
-	--rerun-fails-run-root-test --rerun-fails-abort-on-data-race --packages "$$(echo $$packages)" -- -vet=off $(3) $(2) | bin/remaining $$packages
+	--rerun-fails-run-root-test --rerun-fails-abort-on-data-race --packages "$$(echo $$packages)" -- -vet=off -ldflags=-w $(3) $(2) | bin/remaining $$packages
 
 # These share this machine's kernel log: they report every fault in it, and write faults there or more than it holds. So they run one by one.
 KERNEL_LOG := e2e/detect e2e/kernellog internal/kmsg
@@ -102,16 +103,18 @@ test-images: bin/images/debian ## the images of both architectures
 	@go run ./e2e/components/build helm
 	go test -C images/build -vet=off ./...
 
-# What .ci/run runs after `make verify`, in two lanes of about the same length. What both need is fetched and built first. A lane goes on after a
-# failure. With a lane beside them fewer packages run side by side: on a machine that is too busy tests miss their limits.
-.PHONY: ci
+# What .ci/run runs after `make verify`: three targets side by side, the next when one has ended, the longest first. Tests wait more than they
+# compute, so each target has no more packages at once than there are cores. What all need is fetched and built first, and what no time limit
+# waits for is nice to the others. What shares the kernel log runs one after the other. A failure ends no other target.
+CI := ci-test-node ci-test-packages ci-test-race ci-test-operators ci-test-slow ci-lint ci-test-images
+ci-test-node: THEN := test-kernel-log
+ci-lint ci-test-images: NICE := nice
+.PHONY: ci $(CI)
 ci: test-components nft chromium bin/debian bin/images/debian
-	@$(MAKE) --no-print-directory --keep-going --jobs=2 lane-race lane-node
+	@$(MAKE) --no-print-directory --keep-going --jobs=3 $(CI)
 
-lane-race: LANE := lint test-race test-slow test-operators
-lane-node: LANE := test-node test-kernel-log test-images test-packages
-lane-race lane-node:
-	@failed=; for target in $(LANE); do begun=$$SECONDS; $(MAKE) --no-print-directory WITHOUT="$(RACED)" AT_ONCE=$$(($$(nproc) + 1)) $$target || failed+=" $$target"; \
+$(CI): ci-%:
+	@failed=; for target in $* $(THEN); do begun=$$SECONDS; $(NICE) $(MAKE) --no-print-directory WITHOUT="$(RACED)" AT_ONCE=$$(nproc) $$target || failed+=" $$target"; \
 		echo "== $$target: $$(( (SECONDS - begun + 30) / 60 )) min"; done; [ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
 
 operators:
