@@ -116,7 +116,7 @@ func hostileRecords(t *testing.T) map[string]string {
 	q.Taint.Key, q.Taint.Value, q.Taint.Effect = conditions.TaintUnhealthy, "GPUXidError", corev1.TaintEffectNoSchedule
 	q.Causes[0].Condition, q.Causes[0].Due, q.ManualReleaseOnly = conditions.GPUXidError, true, false
 	q.Last = nil
-	q.ID = "q1"
+	q.ID, q.Domain.Value = "q1", hostile[len(hostile)-63:] // no value of a label is longer
 	visits.V, visits.NodeUID = 1, "uid"
 	visits.Current.ID, visits.Current.Kind, visits.Current.Phase = "v1", visit.Repair, visit.Emptying
 	visits.Current.Then, visits.Current.Group, visits.Last = "", nil, nil
