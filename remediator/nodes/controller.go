@@ -32,6 +32,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/away"
 	"github.com/pitcrew-dev/pitcrew/remediator/catchup"
 	"github.com/pitcrew-dev/pitcrew/remediator/devices"
+	"github.com/pitcrew-dev/pitcrew/remediator/followers/aws"
 	isolator "github.com/pitcrew-dev/pitcrew/remediator/followers/devices"
 	"github.com/pitcrew-dev/pitcrew/remediator/followers/evidence"
 	"github.com/pitcrew-dev/pitcrew/remediator/followers/soperator"
@@ -99,6 +100,7 @@ type Controller struct {
 	evidence  *evidence.Store
 	webhooks  *webhooks.Sender
 	soperator *soperator.Follower
+	aws       *aws.Follower
 	devices   *isolator.Store
 	breaker   *memory.Breaker
 	known     *memory.Known
@@ -128,6 +130,7 @@ func newController(mgr ctrl.Manager, o Options) *Controller {
 		clock:     o.Clock,
 		jobs:      o.Jobs,
 		soperator: soperator.New(mgr.GetClient(), mgr.GetAPIReader(), o.Clock),
+		aws:       aws.New(mgr.GetClient(), mgr.GetAPIReader(), o.Clock),
 		devices:   isolator.New(mgr.GetClient(), mgr.GetAPIReader(), mgr.GetRESTMapper(), o.DryRun),
 		breaker:   memory.NewBreaker(kept),
 		known:     memory.NewKnown(kept),
@@ -174,6 +177,7 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus
 		&waker{c, reconcileNode(again), limits.RetryBlocked},
 		&isolator.Sweeper{Store: c.devices, CanIsolate: canIsolate(c), Node: cached, Again: reconcileNode(again)},
 		c.soperator,
+		c.aws,
 		c.webhooks,
 		c.breaker,
 		&reloader{Controller: c, changes: changes},
@@ -299,7 +303,7 @@ func (c *Controller) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{RequeueAfter: earlier(jobsWait, devicesWait), Priority: ptr.To(0)}, nil
 	}
 	after, err := c.restartJobs(ctx, &n, decision)
-	c.tellSoperator(&n, decision)
+	c.showOthers(&n, decision)
 	after = earlier(earlier(decision.RequeueAfter, after), devicesWait)
 	if evidenceWait > 0 {
 		if err == nil {
@@ -390,6 +394,7 @@ func (c *Controller) forget(name string) {
 	c.pending.Discard(name)
 	c.report.Forget(name)
 	c.soperator.Forget(name)
+	c.aws.Forget(name)
 	c.evidence.Forget(name)
 	c.webhooks.Deliver(name, nil)
 	c.looks.forget(name)

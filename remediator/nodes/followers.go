@@ -40,15 +40,18 @@ func (c *Controller) delivered(node string) map[handoff.Receipt]bool {
 	return receipts
 }
 
-// tellSoperator has the condition for soperator follow the node, once the node was written. Once the output is off, the condition is
-// taken back, also from nodes that are not decided about.
-func (c *Controller) tellSoperator(n *corev1.Node, d quarantine.Decision) {
+// showOthers has what soperator and the AWS suite read follow the node, once the node was written. Once the output is off, the condition
+// for soperator is taken back, also from nodes that are not decided about.
+func (c *Controller) showOthers(n *corev1.Node, d quarantine.Decision) {
 	message, known := "", true
 	if c.policy.Policy().Output.Soperator {
 		message, known = d.State.Suspicion()
 	}
 	if known && !c.dryRun {
-		c.soperator.Want(n, message)
+		c.soperator.Follow(n, message)
+	}
+	if !c.dryRun {
+		c.aws.Follow(n, d.AWS)
 	}
 }
 

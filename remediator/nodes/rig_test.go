@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/followers/aws"
 	"github.com/pitcrew-dev/pitcrew/remediator/followers/evidence"
 	"github.com/pitcrew-dev/pitcrew/remediator/followers/soperator"
 	"github.com/pitcrew-dev/pitcrew/remediator/followers/webhooks"
@@ -175,7 +176,7 @@ func newRig(t testing.TB, names ...string) rig {
 		report: newReporter(r.recorder, r.clock), breaker: memory.NewBreaker(memory.Options{Client: r.client, Reader: r.client, Clock: r.clock}),
 		evidence: evidence.New(r.client, r.client, evidence.Options{Namespace: conditions.EvidenceNamespace, Clock: r.clock}),
 		pending:  newWrites(false), seen: map[string]seen.Seen{}, looks: looks{byNode: map[string]look{}},
-		burst: burst.New(nil), soperator: soperator.New(r.client, liveReads{r.client}, r.clock),
+		burst: burst.New(nil), soperator: soperator.New(r.client, liveReads{r.client}, r.clock), aws: aws.New(r.client, liveReads{r.client}, r.clock),
 	}
 	r.fleet = newFleet(r.Controller)
 	if r.webhooks, err = webhooks.New(r.policy, r.clock, func(context.Context, string) {}, prometheus.NewRegistry()); err != nil {

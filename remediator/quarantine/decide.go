@@ -77,6 +77,8 @@ type Decision struct {
 	RestartRule string
 	// Devices are the rules for the devices of the node that are to exist once the node carries State; nil: they stay as they are.
 	Devices *causes.DeviceRules
+	// AWS is what the labels and annotations of the AWS suite are to show once the node carries State; nil: they stay as they are.
+	AWS *handoff.Health
 	// RequeueAfter is when to decide again even if nothing changes; zero: never.
 	RequeueAfter time.Duration
 	// StaleUpgrade says that a driver upgrade on the node does not go on and is ignored; empty: none is.
@@ -172,11 +174,10 @@ func (d *decider) finish() Decision {
 	if !d.result.waitsForLimit() && d.observed.Breaker.MayClose(d.policy.Breaker, d.observed.Peers, d.now) {
 		d.result.SetBreaker = &limits.BreakerState{}
 	}
-	d.updateAWS()
 	if d.record != nil && d.domain != (limits.Domain{}) {
 		d.record.Domain = d.domain
 	}
-	d.result.Devices = deviceRules(&d.situation)
+	d.result.Devices, d.result.AWS = deviceRules(&d.situation), d.healthForAWS()
 	d.record.Fit()
 	d.result.State = &State{Record: d.record, Changes: d.changes, maintained: d.conditions.Maintained, suspicion: suspicion(&d.situation)}
 	d.result.StaleUpgrade = node.StaleUpgrade(d.observed.Node, d.now)

@@ -153,10 +153,13 @@ func (w *world) decide() {
 		return
 	}
 	w.last.State.Apply(w.node)
+	if w.last.AWS != nil {
+		w.last.AWS.Show(w.node, w.now)
+	}
 	applied := w.node.DeepCopy()
 	again := w.look()
 	again.State.Apply(applied)
-	if len(again.Events) > 0 || !equality.Semantic.DeepEqual(applied, w.node) {
+	if len(again.Events) > 0 || again.AWS != nil && again.AWS.Changes(applied) || !equality.Semantic.DeepEqual(applied, w.node) {
 		w.t.Fatalf("deciding again is not idle: %+v\n%s", again, cmp.Diff(w.node, applied))
 	}
 }

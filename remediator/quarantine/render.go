@@ -251,22 +251,20 @@ func staleness(a *causes.Assessment) *causes.Blocked {
 	return &causes.Blocked{Reason: causes.BlockedByStale, Message: a.Stale.Message(a.Policy, a.Node, a.Now)}
 }
 
-// updateAWS keeps the labels and the annotation of the AWS suite in step with the node, if the policy asks for them.
-func (d *decider) updateAWS() {
+// healthForAWS is what the labels and annotations of the AWS suite are to show of the node; nil: they stay as they are.
+func (d *decider) healthForAWS() *handoff.Health {
 	if !d.policy.Output.AWS {
-		d.changes.RemoveAWS()
-		return
+		return &handoff.Health{Off: true}
 	}
 	if d.conditions.Maintained {
-		return
+		return nil
 	}
-	health := handoff.Health{Checks: d.conditions.Checks()}
+	visits := d.observed.visitsOf(d.record)
+	health := &handoff.Health{Checks: d.conditions.Checks(), Advice: visits.Advice, AdvisedAt: visits.AdvisedAt}
 	if d.record != nil && d.record.Phase == causes.Quarantined && !d.record.IsIsolated() {
 		health.Quarantined, health.Repair = true, d.record.Worst()
 	}
-	d.changes.SetAWS(d.observed.Node, health, d.now)
-	visits := d.observed.visitsOf(d.record)
-	d.changes.SetAWSRecommendation(d.observed.Node, visits.Advice, visits.AdvisedAt)
+	return health
 }
 
 // ofIncident says that the node is quarantined as a part of an incident, if it is.

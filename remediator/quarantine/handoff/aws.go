@@ -2,6 +2,7 @@ package handoff
 
 import (
 	"encoding/json"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -52,12 +53,36 @@ type Check struct {
 	Repair conditions.Repair
 }
 
-// Health is what the AWS suite's labels and annotation show about a node.
+// Health is what the AWS suite's labels and annotations are to show about a node.
 type Health struct {
+	// Off: nothing of ours.
+	Off    bool
 	Checks []Check
 	// Quarantined reports whether the node is quarantined, Repair for which class at worst.
 	Quarantined bool
 	Repair      conditions.Repair
+	// Advice is what is recommended for a node out of service since AdvisedAt; empty: nothing new.
+	Advice    string
+	AdvisedAt time.Time
+}
+
+// Show changes the labels and annotations of a node object into those that show its health.
+func (h Health) Show(n *corev1.Node, now time.Time) {
+	c := Of(n)
+	if h.Off {
+		c.RemoveAWS()
+	} else {
+		c.setAWS(n, h, now)
+		c.setAWSRecommendation(n, h.Advice, h.AdvisedAt)
+	}
+	n.Labels, n.Annotations = c.Labels, c.Annotations
+}
+
+// Changes reports whether a node shows anything else than its health. When that changed is not compared.
+func (h Health) Changes(n *corev1.Node) bool {
+	shown := *n
+	h.Show(&shown, time.Time{})
+	return !maps.Equal(shown.Labels, n.Labels) || !maps.Equal(shown.Annotations, n.Annotations)
 }
 
 // awsResult is the suite's annotation. Its timestamp is when the result changed: a node is not written when nothing has changed.
@@ -93,9 +118,9 @@ func awsSeverityOf(class conditions.Repair) string {
 	return "MONITOR"
 }
 
-// SetAWS shows a node's health as the AWS suite shows it. It changes nothing when there are no checks, or when the suite
+// setAWS shows a node's health as the AWS suite shows it. It changes nothing when there are no checks, or when the suite
 // itself writes to the node.
-func (c *NodeChanges) SetAWS(n *corev1.Node, health Health, now time.Time) {
+func (c *NodeChanges) setAWS(n *corev1.Node, health Health, now time.Time) {
 	last, exists := c.awsResult()
 	if exists && last.Suite != awsSuite || len(health.Checks) == 0 {
 		return
@@ -133,9 +158,9 @@ var awsRecommendations = map[string][2]string{
 	"return": {awsPass, ""}, "reboot": {awsFail, awsSeverityOf(conditions.Reboot)}, "replace": {awsFail, awsSeverityOf(conditions.Replace)},
 }
 
-// SetAWSRecommendation shows what is recommended for a node out of service, and since when. As that of the suite, it stays when the node
+// setAWSRecommendation shows what is recommended for a node out of service, and since when. As that of the suite, it stays when the node
 // is back in service, until the next one. It changes nothing if the suite itself writes to the node, or without a recommendation.
-func (c *NodeChanges) SetAWSRecommendation(n *corev1.Node, recommendation string, at time.Time) {
+func (c *NodeChanges) setAWSRecommendation(n *corev1.Node, recommendation string, at time.Time) {
 	says, known := awsRecommendations[recommendation]
 	if _, exists := c.Annotations[AWSQuarantineResult]; !known || exists && !c.hasAWSRecommendation() {
 		return
