@@ -22,6 +22,7 @@ import (
 // TestAHungDriverDoesNotFreezeNPD runs NPD's own monitor on a plugin whose call into the driver's library sleeps
 // uninterruptibly. Such a call in NPD's own process, or in one with NPD's pipes, would block the monitor permanently.
 func TestAHungDriverDoesNotFreezeNPD(t *testing.T) {
+	t.Parallel()
 	node, frozen := nvmltest.NewFor(t, "../plugins/ecc"), npdtest.Freeze(t)
 	binary, args := node.Command()
 	config := load(t, conditions.GPUMemoryError+".json")
@@ -75,6 +76,7 @@ const slowInit = 8 * time.Second
 // TestASlowDriverAnswersInTime runs the monitors that use NVML, with their own arguments, where nvmlInit is slow. They run
 // side by side, as in NPD.
 func TestASlowDriverAnswersInTime(t *testing.T) {
+	t.Parallel()
 	node := nvmltest.NewFor(t, "../plugins/ecc")
 	node.Say(fmt.Sprintf("slow %d", slowInit/time.Second))
 	_, own := node.Command()

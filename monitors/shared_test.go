@@ -200,6 +200,7 @@ func TestFourChecksThatStartTogetherOpenTheDriverOnce(t *testing.T) {
 
 // What its question meets is not met by the checks that taint, and they do not ask it.
 func TestTheCheckOfAStallReadsByItself(t *testing.T) {
+	t.Parallel()
 	n := newGPUNode(t)
 	n.binaries["stall"] = build(t, "stall")
 	n.say("hang nvmlDeviceGetTotalEnergyConsumption")
@@ -217,6 +218,7 @@ func TestTheCheckOfAStallReadsByItself(t *testing.T) {
 }
 
 func TestASlowDriverIsWaitedForOnce(t *testing.T) {
+	t.Parallel()
 	n := newGPUNode(t)
 	n.say("slow 2")
 	n.want(gpuChecks, n.all("-timeout", "1m"))
@@ -249,6 +251,7 @@ func TestOnlyNPDsRunsJudgeWhatAnotherCheckHasRead(t *testing.T) {
 }
 
 func TestAReadingThatMayNotBeJudged(t *testing.T) {
+	t.Parallel()
 	begun := func(by time.Duration) func(map[string]any) {
 		return func(file map[string]any) {
 			at, _ := file["begun"].(json.Number).Int64()
@@ -359,6 +362,7 @@ func TestAReadingOfADriverThatChangedMeanwhileIsForItsOwnLook(t *testing.T) {
 }
 
 func TestAHungDriverMakesAllChecksUnknown(t *testing.T) {
+	t.Parallel()
 	n, frozen := newGPUNode(t), npdtest.Freeze(t)
 	n.want(gpuChecks, n.all())
 	if err := os.Remove(n.reading()); err != nil {
@@ -387,6 +391,7 @@ func partsWithFaults(nvlink string) map[string]string {
 }
 
 func TestAQuestionThatHangsHidesTheOtherFaultsForOneLook(t *testing.T) {
+	t.Parallel()
 	n := newGPUNode(t)
 	n.say("hang nvmlDeviceGetNvLinkState", "2.remap.failed 1", "3.temperature 99")
 	n.want(each("unknown: no answer within 4.5s"), n.all("-timeout", "6s"))
@@ -423,6 +428,7 @@ func TestAQuestionThatHangsHidesTheOtherFaultsForOneLook(t *testing.T) {
 
 // The calls about one GPU hang: the others are judged at every look, and in the second one the parts of it that answer.
 func TestAGPUThatHangsHidesNoOther(t *testing.T) {
+	t.Parallel()
 	n := newGPUNode(t)
 	const nvlink = "ResetGPU gpu 0000:16:00: inactive NVLink 17; gpu 0000:14:00: not read: the calls about it do not return"
 	// Two of them leave no time for a read apart.
@@ -445,6 +451,7 @@ func TestAGPUThatHangsHidesNoOther(t *testing.T) {
 
 // What has not enough time for an answer is not begun: it would end by a kill in a call into the driver.
 func TestACheckThatHasWaitedLongBeginsNoRead(t *testing.T) {
+	t.Parallel()
 	n := newGPUNode(t)
 	n.say("slow 8")
 	first := make(chan string)
@@ -464,6 +471,7 @@ func TestACheckThatHasWaitedLongBeginsNoRead(t *testing.T) {
 }
 
 func TestACheckWhoseOwnPartTookLongTriesNoSharedRead(t *testing.T) {
+	t.Parallel()
 	n := newGPUNode(t)
 	n.say("crash nvmlDeviceGetNvLinkState")
 	n.run("ecc")
@@ -475,6 +483,7 @@ func TestACheckWhoseOwnPartTookLongTriesNoSharedRead(t *testing.T) {
 }
 
 func TestOneSharedReadIsEnoughToShareAgain(t *testing.T) {
+	t.Parallel()
 	n := newGPUNode(t)
 	n.say("crash nvmlDeviceGetNvLinkState")
 	n.run("ecc")
@@ -531,6 +540,7 @@ func TestAWorkerThatDiesHidesNoOtherFault(t *testing.T) {
 }
 
 func TestARunThatAsksMoreDoesNotMakeTheOthersWait(t *testing.T) {
+	t.Parallel()
 	n := newGPUNode(t)
 	n.say("slow 7")
 	n.want(gpuChecks, n.each(func(check string) string {
@@ -543,6 +553,7 @@ func TestARunThatAsksMoreDoesNotMakeTheOthersWait(t *testing.T) {
 }
 
 func TestARunByHandDoesNotMakeNPDsChecksWait(t *testing.T) {
+	t.Parallel()
 	n := newGPUNode(t)
 	n.say("slow 7")
 	dump := make(chan string)

@@ -32,8 +32,7 @@ func NewFor(t *testing.T, folder string) *Node {
 	t.Helper()
 	// The built plugin loads the stand-in instead of a library of the machine.
 	n := &Node{t: t, binary: npdtest.BuildIn(t, folder), dir: t.TempDir(), state: t.TempDir()}
-	t.Setenv("NVML_STANDIN", filepath.Join(n.dir, "standin"))
-	n.Library(library, source, "github.com/NVIDIA/go-nvml", "pkg/nvml")
+	n.standIn("")
 	n.Module("580.95.05")
 	for gpu := range 8 {
 		n.Plug(gpu, "nvidia")
@@ -49,10 +48,17 @@ func (n *Node) Library(name, source, module, folder string) {
 	npdtest.Library(n.t, n.Path("driver/usr/lib64/"+name), module, folder)
 }
 
+// standIn compiles the stand-in for this node's file: with a variable of the environment tests could not be parallel.
+func (n *Node) standIn(defines string) {
+	n.t.Helper()
+	defines += fmt.Sprintf("#define STANDIN %q\n", filepath.Join(n.dir, "standin"))
+	n.Library(library, defines+source, "github.com/NVIDIA/go-nvml", "pkg/nvml")
+}
+
 // Before450 makes the stand-in a library of a driver before 450, which lacks functions that later ones have.
 func (n *Node) Before450() {
 	n.t.Helper()
-	n.Library(library, "#define BEFORE_450\n"+source, "github.com/NVIDIA/go-nvml", "pkg/nvml")
+	n.standIn("#define BEFORE_450\n")
 	n.Module("440.118.02")
 }
 

@@ -1,5 +1,5 @@
-// A stand-in for libnvidia-ml.so.1 with up to 16 GPUs. What it answers stands in the file that the environment
-// variable NVML_STANDIN names, which is read again at every call. Each line is a name and a number:
+// A stand-in for libnvidia-ml.so.1 with up to 16 GPUs. What it answers stands in a file that is read again at every call: the macro STANDIN,
+// or else the environment variable NVML_STANDIN. Each line is a name and a number:
 //
 //	gpus 8                  how many GPUs there are
 //	init 9                  what nvmlInit returns
@@ -32,13 +32,16 @@
 #define NVML_NO_UNVERSIONED_FUNC_DEFS 1
 #include "nvml.h"
 
+#ifndef STANDIN
+#define STANDIN getenv("NVML_STANDIN")
+#endif
 #define MOST 16
 struct nvmlDevice_st { int gpu; };
 static struct nvmlDevice_st devices[MOST] = {{0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}, {8}, {9}, {10}, {11}, {12}, {13}, {14}, {15}};
 
 // setting finds the text after a name.
 static int setting(const char *name, char *text, size_t size) {
-	const char *path = getenv("NVML_STANDIN");
+	const char *path = STANDIN;
 #ifdef READ_ONCE
 	static char content[4096];
 	static size_t length;
