@@ -58,12 +58,18 @@ func parseUncoded(line string) (Event, bool) {
 	return Event{}, false
 }
 
+// locked is the text of the driver's watchdog in data/driver.csv.
+const locked = "GPU is probably locked"
+
 // aroundXid is how near to an Xid that asks for a reset or more a line without a number is a detail of it.
 const aroundXid = 2 * time.Minute
 
 // classifyUncoded judges a line without an Xid.
 func classifyUncoded(events []Event, e Event) (conditions.Repair, string) {
-	isDetail := slices.ContainsFunc(events, func(o Event) bool { return o.asksForReset() && o.near(e, aroundXid) })
+	isDetail := slices.ContainsFunc(events, func(o Event) bool {
+		// Xid 8 is the watchdog's own: it has ended the channel that hung.
+		return o.near(e, aroundXid) && (o.asksForReset() || e.Text == locked && o.Kind == KindXid && o.Code == 8)
+	})
 	i := slices.IndexFunc(uncoded(), func(row Row) bool { return row.Text == e.Text })
 	// What the table no longer has, after an upgrade, is looked at.
 	repair := conditions.Inspect

@@ -37,6 +37,7 @@ const (
 	initText   = "RmInitAdapter failed (0x62:0x40:2119)"
 	marked     = "NVRM: GPU0 _kgspLogRpcTimeout: Back to back GSP RPC timeout detected! GPU marked for reset"
 	heartbeat  = "NVRM: GPU0 _kgspRpcRecvPoll: GSP RM heartbeat timed out"
+	watchdog   = "NVRM: GPU0 krcWatchdog_IMPL: RC watchdog: GPU is probably locked!  Notify Timeout Seconds: 7"
 	initFailed = "NVRM: GPU 0000:0a:00.0: RmInitAdapter failed! (0x62:0x40:2119)"
 )
 
@@ -52,6 +53,9 @@ func TestALineWithoutAnXidBesideOne(t *testing.T) {
 		"beside an application's":      {[]string{"1 a 31, x", "1 " + marked}, conditions.Inspect},
 		"beside a 154 that withdraws":  {[]string{"1 " + marked, "2 a " + none}, conditions.Inspect},
 		"beside a failed init":         {[]string{"1 " + marked, "2 " + initFailed}, conditions.Monitor},
+		"the watchdog beside its Xid":  {[]string{"1 " + watchdog, "2 a 8, x"}, conditions.Monitor},
+		"the watchdog beside another":  {[]string{"1 " + watchdog, "2 a 31, x"}, conditions.Inspect},
+		"a heartbeat beside an Xid 8":  {[]string{"1 " + heartbeat, "2 a 8, x"}, conditions.Inspect},
 		"before the driver was loaded": {[]string{"1 " + marked, "200 " + driverLoad}, 0},
 	} {
 		got := conditions.Repair(0)

@@ -160,7 +160,24 @@ type journalLine struct {
 	Identifier string `json:"SYSLOG_IDENTIFIER"`
 	Facility   string `json:"SYSLOG_FACILITY"`
 	Monotonic  string `json:"_SOURCE_MONOTONIC_TIMESTAMP"`
-	Message    string `json:"MESSAGE"`
+	Message    text   `json:"MESSAGE"`
+}
+
+// text is a field that journalctl writes as a list of bytes if it is not all printable (systemd, JOURNAL_EXPORT_FORMATS).
+type text string
+
+func (t *text) UnmarshalJSON(data []byte) error {
+	if json.Unmarshal(data, (*string)(t)) == nil {
+		return nil
+	}
+	var codes []uint16 // a list of bytes would be read from base64
+	err := json.Unmarshal(data, &codes)
+	var all []byte
+	for _, code := range codes {
+		all = append(all, byte(code))
+	}
+	*t = text(all)
+	return err
 }
 
 // Parse takes the prefixes off a line of a plain text log.
@@ -169,7 +186,7 @@ func Parse(line string) Line {
 	if strings.HasPrefix(l.Body, "{") {
 		var j journalLine
 		if json.Unmarshal([]byte(l.Body), &j) == nil && j.Message != "" && (j.Transport != "" || j.Identifier != "") {
-			l = Line{Body: j.Message, User: j.Transport != "" && j.Transport != "kernel" || j.Identifier != "" && j.Identifier != "kernel" ||
+			l = Line{Body: string(j.Message), User: j.Transport != "" && j.Transport != "kernel" || j.Identifier != "" && j.Identifier != "kernel" ||
 				j.Facility != "" && j.Facility != "0"}
 			l.Form = true
 			l.usec(j.Monotonic)

@@ -166,6 +166,16 @@ func TestParse(t *testing.T) {
 	}
 }
 
+// journalctl writes a message with a byte that is not printable as a list of bytes.
+func TestAMessageAsBytes(t *testing.T) {
+	const body = "NVRM: Xid (PCI:0000:4e:00): 79, pid=7, name=caf\xe9, GPU has fallen off the bus."
+	line := textlog.Parse(fmt.Sprintf(`{"_TRANSPORT":"kernel","SYSLOG_IDENTIFIER":"kernel","MESSAGE":%s}`,
+		strings.ReplaceAll(fmt.Sprint([]byte(body)), " ", ",")))
+	if line.Body != body || line.User || line.Unsure {
+		t.Errorf("%+v", line)
+	}
+}
+
 func FuzzParse(f *testing.F) {
 	f.Add("<3>Jan  2 03:04:05 node-1 kernel: [  130.456250] [   T1946] NVRM: Xid")
 	f.Add("2026-01-02T03:04:05.000000+01:00 node-1 kernel: x")
