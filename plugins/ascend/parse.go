@@ -158,7 +158,7 @@ func (c *chip) set(key, value string, chips int) {
 		c.ID = only
 	case key == "Chip ID":
 		c.ID = value
-	case key == "Chip Name" && value == mcu:
+	case key == "Chip Name" && strings.EqualFold(value, mcu):
 		c.ID = mcu
 	}
 }

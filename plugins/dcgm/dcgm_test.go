@@ -466,6 +466,23 @@ func TestTheFormOfDCGM33(t *testing.T) {
 		n.prints(out(`{"status": "Fail", "warnings": [{"error_id": 9, "warning": "A corrupt InfoROM has been detected in GPU 1."}]}`, `{"gpu_id": "0", "status": "Pass"}`), 226))
 }
 
+// As nvvs of DCGM 2 and 3 writes it: several GPUs in one result, empty tests, warnings that are texts.
+func TestTheFormOfNVVS(t *testing.T) {
+	n := newNode(t)
+	n.maintain()
+	out := func(memory string) string {
+		return fmt.Sprintf(`{"DCGM GPU Diagnostic": {"test_categories": [
+ {"category": "Deployment", "tests": [{"name": "Denylist", "results": [{"gpu_ids": "0,1", "status": "PASS"}]}, null]},
+ {"category": "Hardware", "tests": [null, {"name": "GPU Memory", "results": [{"gpu_ids": "0", %s}, {"gpu_ids": "1", "status": "PASS"}]}]}], "version": "3.1.7"}}`,
+			memory)
+	}
+	n.diag("exit 0\n"+healthy, "-dcgmi", n.prints(out(`"status": "PASS", "info": ["GPU 0 allocated 79 % of its memory"]`), 0))
+	n.diag("exit 1\nInspect dcgm gpu 0: diag test gpu memory failed: A DBE was detected", "-dcgmi",
+		n.prints(out(`"status": "FAIL", "warnings": ["A DBE was detected", "Another"]`), 226))
+	n.diag("exit 1\nInspect dcgm gpu 0: diag test gpu memory failed: A DBE was detected", "-dcgmi",
+		n.prints(out(`"status": "FAIL", "warnings": "A DBE was detected"`), 226))
+}
+
 // An error of no GPU makes the test fail on each. The library has all errors, as dcgmi prints them.
 func TestErrorsOfTheLibraryAreThoseOfWhomTheyAreAbout(t *testing.T) {
 	n := newNode(t)

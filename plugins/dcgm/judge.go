@@ -119,6 +119,10 @@ func (r result) finding() (conditions.Finding, bool) {
 		if r.Status == warned || r.Test == "persistence mode" {
 			f.Repair = conditions.Monitor
 		}
+		// Warnings without a number have the reason all the same.
+		if i := slices.IndexFunc(r.Warnings, func(w warning) bool { return w.Text != "" }); i >= 0 {
+			f.Text += ": " + r.Warnings[i].Text
+		}
 	}
 	return f, true
 }

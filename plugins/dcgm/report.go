@@ -219,21 +219,30 @@ func (o outcome) result(test string) (result, error) {
 	if len(o.Warnings) == 0 {
 		return r, nil
 	}
-	var text string
-	if err := json.Unmarshal(o.Warnings, &text); err == nil {
-		r.Warnings = append(r.Warnings, warning{Text: text})
-		return r, nil
+	var list []json.RawMessage
+	if json.Unmarshal(o.Warnings, &list) != nil {
+		list = []json.RawMessage{o.Warnings}
 	}
-	var list []struct {
+	for _, w := range list {
+		read, err := parseWarning(w)
+		if err != nil {
+			return result{}, fmt.Errorf("warnings: %w", err)
+		}
+		r.Warnings = append(r.Warnings, read)
+	}
+	return r, nil
+}
+
+// parseWarning reads a warning: a text up to DCGM 3 (nvvs/include/NvvsCommon.h), an object from 3.3 on.
+func parseWarning(data json.RawMessage) (warning, error) {
+	var w struct {
 		Text     string `json:"warning"`
 		ID       int    `json:"error_id"`
 		Severity *int   `json:"error_severity"`
 	}
-	if err := json.Unmarshal(o.Warnings, &list); err != nil {
-		return result{}, fmt.Errorf("warnings: %w", err)
+	if json.Unmarshal(data, &w.Text) == nil {
+		return warning{Text: w.Text}, nil
 	}
-	for _, w := range list {
-		r.Warnings = append(r.Warnings, warning{w.ID, w.Severity, w.Text})
-	}
-	return r, nil
+	err := json.Unmarshal(data, &w)
+	return warning{w.ID, w.Severity, w.Text}, err
 }
