@@ -159,6 +159,7 @@ func TestARepairThatDoesNothingIsWarnedOf(t *testing.T) {
 		"everything":                   {"repair: {mode: auto, actions: {Reboot: [{template: reboot}]}, validate: {template: check}}", validated, ""},
 		"a misspelt condition":         {"firstCheck: {conditions: [GPUXidErr]}", "", `line 9: spec.firstCheck.conditions[0]: "GPUXidErr" is a condition of no check of Pitcrew and of no other component that it knows; did you mean GPUXidError?`},
 		"a condition of the user":      {"firstCheck: {conditions: [AcmeFanBroken]}", "", ""},
+		"a condition of no pool":       {"firstCheck: {conditions: [GPUXidError, HCAPortDown, AcmeFanBroken, SlowNode]}\npools: {a: {conditions: [GPUXidError]}}", "", "line 9: spec.firstCheck.conditions[1]: no pool reports HCAPortDown: no node passes the first check"},
 		"all of no pool":               {"firstCheck: {conditions: all}", "", "line 9: spec.firstCheck: waits for every condition that a rule names: spec.pools does not say which the nodes report"},
 		"all of a pool":                {"firstCheck: {conditions: all}\npools: {a: {conditions: [GPUXidError]}}", "", ""},
 		"a check that no pool proves":  {"sweeps: {weekly: {every: 1h, template: check}}\npools: {a: {conditions: [GPUXidError]}}", "", "line 9: spec.sweeps[weekly].template: no node of sweep weekly reports DCGMDiagFailed, which proves template check: no check passes; add it to the checks of a pool"},

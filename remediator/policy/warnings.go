@@ -56,7 +56,11 @@ func (p *Policy) warn(d *strict.Decoder, at *field.Path) {
 			d.Warn(at.Child("firstCheck"), "waits for every condition that a rule names: spec.pools does not say which the nodes report")
 		}
 		for i, name := range f.Conditions {
-			warnCondition(d, at.Child("firstCheck", "conditions").Index(i), name)
+			here := at.Child("firstCheck", "conditions").Index(i)
+			warnCondition(d, here, name)
+			if ours := conditions.Ours(name) && !conditions.IsVerdict(name); ours && len(p.Pools) > 0 && !pool.MayReport(p.Pools, name, f.Nodes) {
+				d.Warn(here, fmt.Sprintf("no pool reports %s: no node passes the first check", name))
+			}
 		}
 	}
 }
