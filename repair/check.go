@@ -34,8 +34,8 @@ func (a *checkAction) flags(f *flags.Set) {
 	f.IntVar(&a.level, "level", 2, "level of DCGM's diagnostics, 1 to 4: seconds, minutes, half an hour, hours", 1, 4)
 	f.StringVar(&a.dcgm, "dcgm", "",
 		"`path` of the plugin dcgm, which runs them (default: beside this program); what follows -- are flags of it")
-	for _, name := range []string{"dcgm-root", "dcgm-libraries", "nvvs", "hostengine"} {
-		where := "`value` of this flag of the plugin dcgm: where DCGM is"
+	for _, name := range []string{"driver-root", "dcgm-root", "dcgm-libraries", "nvvs", "hostengine"} {
+		where := "`value` of this flag of the plugin dcgm: where DCGM and the driver are"
 		f.Func(name, where, func(value string) error { a.plugin = append(a.plugin, "-"+name, value); return nil })
 	}
 	f.BoolVar(&a.command, "command", false, "run the command that follows -- instead: exit 0 means healthy, 1 a problem, else it failed")

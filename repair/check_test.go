@@ -78,8 +78,8 @@ func TestCheck(t *testing.T) {
 		t.Errorf("dcgm %s", args)
 	}
 	n.give()
-	check("-hostengine=10.0.0.1:5555", "-dcgm-root=/r", "-dcgm-libraries=/l", "-nvvs=/n")
-	if args := n.read("dcgm-args"); !strings.HasSuffix(args, " -hostengine 10.0.0.1:5555 -dcgm-root /r -dcgm-libraries /l -nvvs /n") {
+	check("-hostengine=10.0.0.1:5555", "-dcgm-root=/r", "-dcgm-libraries=/l", "-nvvs=/n", "-driver-root=/d")
+	if args := n.read("dcgm-args"); !strings.HasSuffix(args, " -hostengine 10.0.0.1:5555 -dcgm-root /r -dcgm-libraries /l -nvvs /n -driver-root /d") {
 		t.Errorf("dcgm %s", args)
 	}
 	want(t, check("-dcgm", n.path("none")), repairresult.Failed, "no such file or directory")

@@ -24,6 +24,7 @@ func TestWhereAChecksDCGMIs(t *testing.T) {
 			"{root: /host, libraries: /host/opt/lib, nvvs: /host/opt/bin}", "ghcr.io/pitcrew-dev/npd-plugins:",
 			"check -dcgm-libraries=/host/opt/lib -dcgm-root=/host -nvvs=/host/opt/bin", nil, false,
 		},
+		"a driver elsewhere": {"{driverRoot: /host/opt/gpu}", "ghcr.io/pitcrew-dev/npd-plugins:", "check -driver-root=/host/opt/gpu", nil, false},
 		"a service": {
 			`{hostengine: "nvidia-dcgm.gpu-operator:5555"}`, "ghcr.io/pitcrew-dev/npd-plugins:", "check -hostengine=nvidia-dcgm.gpu-operator:5555",
 			[]int32{5555, 53, 53, 5353, 5353}, false,

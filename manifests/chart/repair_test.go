@@ -174,6 +174,25 @@ func onlyWorkers(t *testing.T, name string, template *corev1.PodTemplateSpec) {
 	}
 }
 
+// The kubelet of some distributions has another folder. Without its socket nothing knows which pods have a GPU.
+func TestAKubeletElsewhere(t *testing.T) {
+	const pool = "pools: [{name: a, nodeSelector: {a: b}, checks: {ContainersBroken: {}}}]\n"
+	for values, want := range map[string]string{
+		"": "/var/lib/kubelet/pod-resources", "npd: {kubeletDir: /var/lib/k0s/kubelet/}": "/var/lib/k0s/kubelet/pod-resources",
+	} {
+		objects := mustRender(t, repairEnabled+pool+values)
+		pods := map[string]corev1.PodSpec{"pool": find[appsv1.DaemonSet](t, objects, "DaemonSet", "pitcrew-npd-a").Spec.Template.Spec}
+		for name, template := range podTemplates(t, objects) {
+			pods[name] = template.Template.Spec
+		}
+		for name, pod := range pods {
+			if !slices.ContainsFunc(pod.Volumes, func(v corev1.Volume) bool { return v.HostPath != nil && v.HostPath.Path == want }) {
+				t.Errorf("%s has no %s: %v", name, want, pod.Volumes)
+			}
+		}
+	}
+}
+
 func TestTemplatesOfTheValues(t *testing.T) {
 	objects := mustRender(t, `
 image: {registry: r, tag: '1', pullSecrets: [{name: registry}]}

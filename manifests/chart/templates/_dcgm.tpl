@@ -3,7 +3,7 @@
 {{- $dcgm := (.Values.repair).dcgm | default dict }}
 args:
 - check
-{{- range $flag, $value := dict "dcgm-root" $dcgm.root "dcgm-libraries" $dcgm.libraries "nvvs" $dcgm.nvvs "hostengine" $dcgm.hostengine }}
+{{- range $flag, $value := dict "driver-root" $dcgm.driverRoot "dcgm-root" $dcgm.root "dcgm-libraries" $dcgm.libraries "nvvs" $dcgm.nvvs "hostengine" $dcgm.hostengine }}
 {{- with $value }}
 - -{{ $flag }}={{ . }}
 {{- end }}

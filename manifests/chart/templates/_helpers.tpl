@@ -64,12 +64,16 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 {{- range $mounts }}
 {{- if eq .name "driver" }}{{ $_ := set . "hostPath" (coalesce $.pool.driverRoot $preset.driverRoot "/run/nvidia/driver") }}{{ end }}
+{{- if eq .name "kubelet-pod-resources" }}{{ $_ := set . "hostPath" (include "pitcrew.podResources" $.root) }}{{ end }}
 {{- end }}
 {{- $own := or .pool.nodeSelector .pool.matchExpressions }}
 {{- dict "checks" $checks "mounts" $mounts "capabilities" $capabilities "libraries" $libraries "privileged" ($privileged | default false)
   "nodeSelector" (.pool.nodeSelector | default dict)
   "matchExpressions" (empty $own | ternary ($preset.matchExpressions | default list) (.pool.matchExpressions | default list)) | toYaml }}
 {{- end }}
+
+{{- /* Where the kubelet has its socket for which pods have a device. */}}
+{{- define "pitcrew.podResources" -}}{{ trimSuffix "/" .Values.npd.kubeletDir }}/pod-resources{{- end }}
 
 {{- /* dict root, type, args: the monitor of a condition with further arguments; of a flag that is there twice the last one counts. */}}
 {{- define "pitcrew.monitor" -}}

@@ -28,7 +28,7 @@ check:
     volumes: &volumes
     - {name: state, hostPath: {path: {{ .Values.npd.stateDir }}, type: DirectoryOrCreate}}
     # Which pods the kubelet has given a GPU, and their names.
-    - {name: pod-resources, hostPath: {path: /var/lib/kubelet/pod-resources, type: DirectoryOrCreate}}
+    - {name: pod-resources, hostPath: {path: {{ include "pitcrew.podResources" . }}, type: DirectoryOrCreate}}
     - {name: pod-logs, hostPath: {path: /var/log/pods, type: DirectoryOrCreate}}
     # To stop and start the services that have a GPU open.
     - {name: systemd, hostPath: {path: /run/systemd, type: DirectoryOrCreate}}
@@ -79,7 +79,7 @@ reboot:
       - {name: pod-logs, mountPath: /var/log/pods, readOnly: true}
     volumes:
     - {name: dbus, hostPath: {path: /run/dbus, type: DirectoryOrCreate}}
-    - {name: pod-resources, hostPath: {path: /var/lib/kubelet/pod-resources, type: DirectoryOrCreate}}
+    - {name: pod-resources, hostPath: {path: {{ include "pitcrew.podResources" . }}, type: DirectoryOrCreate}}
     - {name: pod-logs, hostPath: {path: /var/log/pods, type: DirectoryOrCreate}}
 {{- with (.Values.repair).collect }}{{ if .enabled }}
 {{- $evidence := ternary (dict "persistentVolumeClaim" (dict "claimName" .claim)) (dict "hostPath" (dict "path" .hostPath "type" "DirectoryOrCreate")) (ne .claim "") }}
