@@ -88,6 +88,11 @@ func (d *doctor) repairTools(ctx context.Context, namespace string, wanted map[s
 				strings.Join(wanted[name], ", "), name, namespace, cmp.Or(strings.Join(names, ", "), "none")))
 		}
 	}
+	missing, err := d.templateNeeds(ctx, templates.Items)
+	if err != nil {
+		return nil, err
+	}
+	found = append(found, missing...)
 	lacks, err := d.lacks(ctx, ToVisit(namespace))
 	switch {
 	case apierrors.IsForbidden(err):

@@ -3,12 +3,14 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -89,5 +91,60 @@ func TestTheDoctorFindsWhatRepairsLack(t *testing.T) {
 				t.Errorf("got\n%s\nwant\n%s", got, test.want)
 			}
 		})
+	}
+}
+
+// What a pod needs in the namespace of the Jobs is easily forgotten there.
+func TestTheDoctorFindsWhatPodsOfTemplatesLack(t *testing.T) {
+	key := corev1.LocalObjectReference{Name: "key"}
+	pod := corev1.PodSpec{
+		ServiceAccountName: "pitcrew-repair", ImagePullSecrets: []corev1.LocalObjectReference{{Name: "registry"}},
+		Volumes: []corev1.Volume{
+			{VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "evidence"}}},
+			{VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: key}}},
+			{VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "optional", Optional: new(true)}}},
+		},
+		Containers: []corev1.Container{{
+			EnvFrom: []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: key}}},
+			Env: []corev1.EnvVar{{Name: "plain"}, {ValueFrom: &corev1.EnvVarSource{
+				ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: corev1.LocalObjectReference{Name: "settings"}},
+			}}},
+		}},
+	}
+	template := func(name string, pod corev1.PodSpec) *corev1.PodTemplate {
+		t := &corev1.PodTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: conditions.RepairNamespace, Name: name}}
+		t.Template.Spec = pod
+		return t
+	}
+	in := metav1.ObjectMeta{Namespace: conditions.RepairNamespace}
+	account, settings := &corev1.ServiceAccount{ObjectMeta: in}, &corev1.ConfigMap{ObjectMeta: in}
+	account.Name, settings.Name = pod.ServiceAccountName, "settings"
+	api := fake.NewClientBuilder().WithObjects(account, settings).WithInterceptorFuncs(interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, _ ...client.GetOption) error {
+			if o.GetObjectKind().GroupVersionKind().Kind == "Secret" && key.Name == "key" {
+				return apierrors.NewForbidden(corev1.Resource("secrets"), key.Name, nil)
+			}
+			return c.Get(ctx, key, o)
+		},
+	}).Build()
+	d := &doctor{Target: &cli.Target{}, api: api}
+	found, err := d.templateNeeds(t.Context(), []corev1.PodTemplate{
+		*template("check", corev1.PodSpec{ImagePullSecrets: pod.ImagePullSecrets}), *template("collect", pod),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	for _, f := range found {
+		lines = append(lines, fmt.Sprintf("%s: %s", f.Level, f.Seen))
+	}
+	const none = "problem: pods of template %s do not start: there is no %s in namespace pitcrew-repair"
+	want := []string{
+		fmt.Sprintf(none, "check, collect", "Secret registry"), fmt.Sprintf(none, "collect", "PersistentVolumeClaim evidence"),
+		fmt.Sprintf(none, "collect", "ConfigMap key"),
+		`unknown: whether Secret key of template collect is there: secrets "key" is forbidden: <nil>`,
+	}
+	if !slices.Equal(lines, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(lines, "\n"), strings.Join(want, "\n"))
 	}
 }
