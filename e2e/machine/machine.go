@@ -32,7 +32,8 @@ import (
 const (
 	// NodeName is the name of the Node.
 	NodeName = "machine"
-	nodeIP   = "192.0.2.9"
+	// NodeIP is its address.
+	NodeIP = "192.0.2.9"
 	// serviceIP is the address of Service kubernetes: the first of the API server's range.
 	serviceIP = "10.0.0.1"
 	// Tag is that of our images.
@@ -309,7 +310,7 @@ evictionHard: {memory.available: 50Mi}
 registerWithTaints: `+taints+`
 `)
 	m.Agent = m.Start(t, components.Kubelet.Path(m.Root), "--config", config, "--kubeconfig", kubeconfig,
-		"--root-dir", m.KubeletDir(), "--cert-dir", filepath.Join(m.Dir, "kubelet-certs"), "--hostname-override", NodeName, "--node-ip", nodeIP)
+		"--root-dir", m.KubeletDir(), "--cert-dir", filepath.Join(m.Dir, "kubelet-certs"), "--hostname-override", NodeName, "--node-ip", NodeIP)
 }
 
 // untilReady waits until the node is Ready and is as that function reports.

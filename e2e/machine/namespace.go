@@ -162,7 +162,7 @@ func enter(dir string) error {
 		// Without a kube-proxy the API server's address for pods is the node's own, see relay.
 		"addr add " + serviceIP + "/32 dev lo",
 		"link add node0 type veth peer name node1",
-		"addr add " + nodeIP + "/24 dev node0",
+		"addr add " + NodeIP + "/24 dev node0",
 		"link set node0 up",
 		"link set node1 up",
 	} {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -130,7 +131,7 @@ func TestTheLoopAsShippedOnANode(t *testing.T) {
 		m.clock(t, "0.3")
 	})
 	r.diagnosis(t, diagPassed)
-	image := m.withDCGM(t)
+	image := m.withDCGM(t, slices.Collect(maps.Keys(dcgmFiles()))...)
 	m.helm(t, pages.Values(t, m.Root, []string{"repair.md"}, image, loopValues), "--force-conflicts") // tests change the template check
 	r.label(present + "=true")
 	r.label("pool=gpu")                                 // for the sweep of the page
@@ -154,8 +155,8 @@ func TestTheLoopAsShippedOnANode(t *testing.T) {
 	}
 }
 
-// withDCGM makes the image of docs/dcgm.md, has the node without DCGM, and returns what the page shows.
-func (m *host) withDCGM(t *testing.T) (shown string) {
+// withDCGM makes the image of docs/dcgm.md with some files of DCGM, has the node without them, and returns what the page shows.
+func (m *host) withDCGM(t *testing.T, files ...string) (shown string) {
 	t.Helper()
 	shows := pages.Of(t, m.Root, "dcgm.md")
 	name := regexp.MustCompile(`dcgm: {image: "([^"]*)"}`)
@@ -164,13 +165,11 @@ func (m *host) withDCGM(t *testing.T) (shown string) {
 		t.Fatal("docs/dcgm.md shows no values for the image with DCGM")
 	}
 	copies := map[string]string{}
-	for from, to := range dcgmFiles() {
-		copies[to] = filepath.Join(driverRoot, from)
+	for _, from := range files {
+		copies[dcgmFiles()[from]] = filepath.Join(driverRoot, from)
 	}
 	m.Derive(t, "npd-plugins", name.FindStringSubmatch(shows[i].Text)[1], copies)
-	for from := range dcgmFiles() {
-		hide(t, from)
-	}
+	hide(t, files...)
 	return shows[i].Text
 }
 

@@ -3,6 +3,7 @@
 //
 //	start -3                          what dcgmStartEmbedded returns
 //	connect ADDRESS                   the only address at which a host engine listens
+//	dial                              host engines are real: what one sends to who connects takes the place of this file
 //	uuid UUID                         a GPU of the host engine
 //	hang                              the diagnostic never ends
 //	diag -34                          what dcgmRunDiagnostic returns
@@ -11,17 +12,49 @@
 //	watch MASK                        what the host engine watches
 //	incident GPU HEALTH CODE TEXT     what it has seen
 #include <dlfcn.h>
+#include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include "dcgm_agent.h"
 #include "dcgm_structs.h"
 
+// sent is what the host engine has sent.
+static char sent[4096];
+
 static FILE *answers(void) {
 	const char *path = getenv("DCGM_STANDIN");
+	if (sent[0]) return fmemopen(sent, strlen(sent), "r");
 	return path ? fopen(path, "r") : NULL;
+}
+
+// dial connects to a host engine, as HOST, HOST:PORT or the path of a socket, and reads what it sends. NVIDIA's protocol is not this one.
+static dcgmReturn_t dial(const char *address, int isSocket) {
+	char host[256], *port = "5555";
+	struct sockaddr_un path = {.sun_family = AF_UNIX};
+	struct addrinfo *found = NULL, hints = {.ai_socktype = SOCK_STREAM};
+	int fd, connected;
+	size_t n = 0;
+	if (isSocket) {
+		snprintf(path.sun_path, sizeof path.sun_path, "%s", address);
+		fd = socket(AF_UNIX, SOCK_STREAM, 0);
+		connected = connect(fd, (struct sockaddr *)&path, sizeof path);
+	} else {
+		snprintf(host, sizeof host, "%s", address);
+		if (strrchr(host, ':')) port = strrchr(host, ':'), *port++ = 0;
+		if (getaddrinfo(host, port, &hints, &found)) return DCGM_ST_CONNECTION_NOT_VALID;
+		fd = socket(found->ai_family, SOCK_STREAM, 0);
+		connected = connect(fd, found->ai_addr, found->ai_addrlen);
+		freeaddrinfo(found);
+	}
+	if (connected == 0)
+		for (ssize_t got; n < sizeof sent - 1 && (got = read(fd, sent + n, sizeof sent - 1 - n)) > 0; n += got);
+	close(fd);
+	return n ? DCGM_ST_OK : DCGM_ST_CONNECTION_NOT_VALID;
 }
 
 static int number(const char *name, int otherwise) {
@@ -53,8 +86,10 @@ dcgmReturn_t dcgmConnect_v2(const char *address, dcgmConnectV2Params_t *params, 
 	remote = 1;
 	if (params->version != dcgmConnectV2Params_version2) return DCGM_ST_VER_MISMATCH;
 	*handle = 1;
-	while (f && fgets(line, sizeof line, f))
+	while (f && fgets(line, sizeof line, f)) {
 		if (sscanf(line, "connect %511s", listens) == 1 && strcmp(listens, address) == 0) r = DCGM_ST_OK;
+		if (strcmp(line, "dial\n") == 0) r = dial(address, params->addressIsUnixSocket);
+	}
 	if (f) fclose(f);
 	return r;
 }
