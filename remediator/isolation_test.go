@@ -30,6 +30,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/devices"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/isolate"
 )
 
 // publish publishes eight GPUs of a node as the driver of a vendor does. first is the place on the bus of gpu-0; a boot may move it.
@@ -474,6 +475,9 @@ func TestDevicesOnKubernetes136(t *testing.T) {
 			tm.publish(node.Name, 0)
 			tm.start(tm.policy(1, "isolate: device", "clearAfter: 1s"), alone)
 			tm.report(node.Name, "True", ecc)
+			if test.tainted {
+				tm.devicesAreUnknownForLong(node.Name)
+			}
 			tm.until("a rule or a taint", func() error {
 				rules := &unstructured.UnstructuredList{}
 				rules.SetGroupVersionKind(resourceapi.SchemeGroupVersion.WithKind("DeviceTaintRuleList"))
@@ -502,6 +506,20 @@ func TestDevicesOnKubernetes136(t *testing.T) {
 			tm.becomes(node.Name, causes.Released)
 		})
 	}
+}
+
+// devicesAreUnknownForLong waits until the remediator looks for the devices of a fault in vain, and has it look since [isolate.Settle].
+func (tm team) devicesAreUnknownForLong(name string) {
+	tm.Helper()
+	tm.until("the devices are unknown", func() error {
+		r, err := causes.RecordOf(tm.get(name))
+		if err != nil || r == nil || r.DevicesUnknownSince.IsZero() {
+			return fmt.Errorf("record %s, %w", r, err)
+		}
+		r.DevicesUnknownSince = r.DevicesUnknownSince.Add(-isolate.Settle)
+		_, err = tm.Kubectl(tm.Context(), "annotate", "--overwrite", "node", name, conditions.AnnotationQuarantine+"="+r.String())
+		return err
+	})
 }
 
 func TestWithoutRightsTheNodeIsQuarantined(t *testing.T) {
