@@ -21,14 +21,14 @@ type Stall struct {
 	Kind kinds.Kind
 	types.NamespacedName
 	UID types.UID
-	// Pods are those that stand still. A job with others is not restarted.
+	// Pods are those that have stalled. A job with others is not restarted.
 	Pods []types.UID
 	// Since is since when.
 	Since time.Time
 }
 
-// RestartStalled starts the restart of a job that stands still, once for its pods, or reports why it does not. Called twice is the same as
-// called once: call it as long as the job stands still, for what holds the restart may end. Nothing follows for any node. The manager must
+// RestartStalled starts the restart of a stalled job, once for its pods, or reports why it does not. Called twice is the same as
+// called once: call it as long as the job is stalled, for what holds the restart may end. Nothing follows for any node. The manager must
 // have been started.
 func (c *Controller) RestartStalled(ctx context.Context, s Stall) error {
 	if c.dryRun {

@@ -242,7 +242,7 @@ func (c *Controller) allNodes(ctx context.Context, _ client.Object) []reconcile.
 // Reconcile decides about one node and applies the decision. Then it stores what became of the breaker, so that a slow
 // answer holds up nothing else.
 //
-// Without a policy nothing is decided: what a rule did cannot be told from what nobody explains. All nodes are reconciled when there
+// Without a policy nothing is decided: what a rule did cannot be told from what no policy explains. All nodes are reconciled when there
 // is one.
 func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	rest, end := c.burst.Begin(req.Name, c.clock.Now())

@@ -56,7 +56,7 @@ func (f *fleet) rememberDoubtful(p *policy.Policy, w write) {
 	f.breaker.Remember(p, w.Lost.Node, w.Lost.Decision.Started)
 }
 
-// rememberLost remembers the doubtful writes of nodes that were deleted or replaced, which nobody has noticed yet.
+// rememberLost remembers the doubtful writes of nodes that were deleted or replaced, which were not noticed yet.
 func (f *fleet) rememberLost(ctx context.Context, p *policy.Policy) error {
 	for name, w := range f.pending.AllDoubtful() {
 		n, err := cachedNode(ctx, f.client, name)

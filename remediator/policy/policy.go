@@ -113,7 +113,7 @@ type Budget struct {
 	// window adds the nodes that were quarantined within this time and are back in service. 0s adds none of them.
 	Window time.Duration `yaml:"window"`
 	// parkedAfter is how long a node counts while it is cordoned or not Ready, and no rule but one on Ready has quarantined it.
-	// After that time it is taken for parked, and a rule on Ready does not quarantine it any more. `never` counts it for ever. It
+	// After that time it is taken for parked, and a rule on Ready does not quarantine it any more. `never` always counts it. It
 	// is only for the budget of the policy: that of a rule counts no such node.
 	ParkedAfter time.Duration `yaml:"parkedAfter" above:"0s" never:""`
 }

@@ -46,7 +46,7 @@ type Restart struct {
 	ForceDeleteAfter time.Duration `yaml:"forceDeleteAfter"`
 	// podFailures restarts jobs when a rank fails without any fault of a node.
 	PodFailures PodFailures `yaml:"podFailures"`
-	// stalls says what is done about a job that stands still while all of its pods run.
+	// stalls says what is done about a stalled job, of which all pods run.
 	Stalls Stalls `yaml:"stalls"`
 }
 
@@ -88,8 +88,8 @@ type PodFailures struct {
 	Pods labels.Selector `yaml:"podSelector"`
 }
 
-// Stalls finds jobs that stand still while all of their pods run, by what their ranks print. Only jobs with the annotation
-// `pitcrew.dev/progress`, on the job or its namespace, are followed: see [jobs that stand still](progress.md).
+// Stalls finds stalled jobs, of which all pods run, by what their ranks print. Only jobs with the annotation
+// `pitcrew.dev/progress`, on the job or its namespace, are followed: see [stalled jobs](progress.md).
 //
 //	spec:
 //	  restart:
@@ -101,7 +101,7 @@ type Stalls struct {
 	Mode StallsMode `yaml:"mode" values:"off observe restart"`
 }
 
-// StallsMode says what is done about jobs that stand still.
+// StallsMode says what is done about stalled jobs.
 type StallsMode string
 
 // The values of [StallsMode].

@@ -18,7 +18,7 @@ const ByHand = "by-hand"
 // MaxFlaps is the largest [Flaps.Max]: a node's record keeps MaxFlaps-1 closed quarantines, and the open one counts, too.
 const MaxFlaps = 6
 
-// Never is the UnknownAfter of a condition whose writer sends no heartbeats: its status stays current for ever.
+// Never is the UnknownAfter of a condition whose writer sends no heartbeats: its status stays current permanently.
 const Never = strict.Never
 
 // DefaultUnknownAfter is the unknownAfter of a rule that sets none: two heartbeats of the Node Problem Detector, which sends

@@ -148,7 +148,7 @@ func TestAnOptOutDuringALook(t *testing.T) {
 				t.Fatalf("this machine is too slow: the read of the log is over: %v", err)
 			}
 
-			// The second job stands still for as long, and is reported and restarted.
+			// The second job is stalled for as long, and is reported and restarted.
 			r.eventually("the restart of the second job", func() error {
 				if r.record().Total == 0 {
 					r.minute()

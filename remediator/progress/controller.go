@@ -1,4 +1,4 @@
-// Package progress follows the logs of training jobs that ask for it, and reports those that stand still while all of their pods run.
+// Package progress follows the logs of training jobs that ask for it, and reports those that have stalled while all of their pods run.
 //
 // Package stall decides what a look has shown, what to read next and what follows. This package finds the jobs, reads their logs through
 // the API server, and reports: evidence first, then the Event. While all is well it writes nothing, and reads one log of each job in a
@@ -63,7 +63,7 @@ type Jobs interface {
 	Kinds() []kinds.Kind
 	// ActivePods lists the pods of a job that have not ended, live.
 	ActivePods(ctx context.Context, job restart.Job) ([]corev1.Pod, error)
-	// RestartStalled starts the restart of a job that stands still, or reports why it does not.
+	// RestartStalled starts the restart of a stalled job, or reports why it does not.
 	RestartStalled(ctx context.Context, s jobs.Stall) error
 }
 
@@ -114,7 +114,7 @@ type follower struct {
 	places   map[string]int // by namespace; the sum of them is taken
 	taken    int
 	full     sets.Set[types.UID]
-	// silent is since when the jobs are quiet that stand still or are overdue.
+	// silent is since when the jobs are quiet that have stalled or are overdue.
 	silent map[request]time.Time
 }
 
@@ -401,7 +401,7 @@ func newTexts(kept *lru.Cache, a stall.Annotations) (n int) {
 	return n
 }
 
-// place takes a place of the namespace and of the cluster. A job for which there is none is told once.
+// place takes a place of the namespace and of the cluster. A job for which there is none is reported once.
 func (f *follower) place(req request, object *metav1.PartialObjectMetadata) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

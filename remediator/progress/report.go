@@ -95,7 +95,7 @@ type Condition struct {
 	Reason string                 `json:"reason"`
 }
 
-// report reports a job that stands still, or of which nothing can be told, once.
+// report reports a stalled job, or of which nothing is known, once.
 func (f *follower) report(ctx context.Context, req request, object *metav1.PartialObjectMetadata, known *followed, v stall.Verdict) error {
 	switch v.State {
 	case stall.Unknown:
@@ -103,7 +103,7 @@ func (f *follower) report(ctx context.Context, req request, object *metav1.Parti
 	case stall.Stalled:
 		if !known.said.Has(eventStalled) {
 			f.reportStalled(ctx, req, object, known, v)
-			return nil // other jobs may stand still since then, too, which the next look knows
+			return nil // other jobs may have stalled since then, too, which the next look knows
 		}
 		return f.restart(ctx, req, object, known, v)
 	case stall.Running, stall.Starting, stall.Paused, stall.NotRunning:
@@ -152,7 +152,7 @@ func (f *follower) reportStalled(ctx context.Context, req request, object *metav
 	where, err := f.keep(ctx, object, known, evidence)
 	if err != nil {
 		// Without a right to write it the Event is worth all the more.
-		log.FromContext(ctx).Error(err, "The evidence of a job that stands still is not kept", "job", req.NamespacedName)
+		log.FromContext(ctx).Error(err, "The evidence of a stalled job is not kept", "job", req.NamespacedName)
 		where = "the evidence could not be kept"
 	}
 	known.said.Insert(eventStalled)

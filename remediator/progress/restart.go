@@ -17,8 +17,8 @@ import (
 
 const (
 	// sharedNamespaces is in how many other namespaces jobs have to be silent since about the same time, so that what they share is
-	// suspected: those that stand still, and those that may be silent for longer, but never were. Namespaces count and not jobs, and
-	// they have to be one in sharedPart of the others with followed jobs: a tenant with a namespace or two whose jobs stand still on
+	// suspected: those that have stalled, and those that may be silent for longer, but never were. Namespaces count and not jobs, and
+	// they have to be one in sharedPart of the others with followed jobs: a tenant with a namespace or two whose jobs stall on
 	// purpose must not hold up the restarts of others.
 	sharedNamespaces, sharedPart = 3, 4
 	// sharedWindow is how far apart these times may be.

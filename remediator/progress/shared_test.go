@@ -15,7 +15,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/stall"
 )
 
-// The first job that is found stands still for the shortest time that any job names. Others of the same moment are still within theirs.
+// The first job that is found is stalled for the shortest time that any job names. Others of the same moment are still within theirs.
 func TestJobsThatMayBeSilentForLongerAreKnownToShareTheCause(t *testing.T) {
 	f, _ := newFollower()
 	f.DryRun = true

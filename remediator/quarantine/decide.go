@@ -90,7 +90,7 @@ type Decision struct {
 // Decide decides what must be done about a node. It is pure: it reads no clock and no cluster, and deciding again about a node
 // that carries the decided State changes nothing.
 //
-// Its stages are read, the record as far as it may be believed; find, what the conditions of the node mean; updateCauses, which of them
+// Its stages are read, the record as far as it is accepted; find, what the conditions of the node mean; updateCauses, which of them
 // are causes of the quarantine, and since when; choose, what becomes of the quarantine; and render, which makes that true of the record
 // and of the node. A choice that ends a phase of the record is followed by a turn for the next phase.
 func Decide(p *policy.Policy, o Observation, now time.Time) Decision {
@@ -130,7 +130,7 @@ func newDecider(p *policy.Policy, o Observation, now time.Time) *decider {
 	return d
 }
 
-// read takes over the record as far as it may be believed: it is of this Node, not of one that was created anew, and has no time to come.
+// read takes over the record as far as it is accepted: it is of this Node, not of one that was created anew, and has no time to come.
 func (d *decider) read() {
 	if d.observed.Record != nil {
 		d.record = d.observed.Record.Clone()

@@ -12,7 +12,7 @@
 //	Starting       the suspend field is back, until all ranks run
 //
 // Whoever may write a job can write its record, so a record is input: [ReadRecord] bounds what is in it, [Record.Clamp] its times,
-// and package jobs believes a cause only if a Node's record has it. No record can hold up the restarts of other jobs.
+// and package jobs accepts a cause only if a Node's record has it. No record can hold up the restarts of other jobs.
 package restart
 
 import (

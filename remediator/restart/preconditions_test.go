@@ -146,7 +146,7 @@ func TestPodsThatWereBoundLateAreReplacedAgain(t *testing.T) {
 	}
 }
 
-// A restart under way is left to itself by a job that stands still, which is restarted once, wherever its pods are pinned to.
+// A restart under way is left to itself by a stalled job, which is restarted once, wherever its pods are pinned to.
 func TestAJobThatStandsStill(t *testing.T) {
 	q := Trigger{Kind: JobStalled, ID: "s1", Since: noon}
 	pinned := rank(corev1.PodSpec{NodeSelector: map[string]string{corev1.LabelHostname: "bad"}}, noon.Add(-time.Hour))

@@ -190,7 +190,7 @@ func TestReportedJobIsReadLessOften(t *testing.T) {
 		t.Errorf("%+v", w.v)
 	}
 	if w.job.reported {
-		t.Error("it is read as a job that stands still")
+		t.Error("it is read as a stalled job")
 	}
 	if w.until(17*time.Minute, Stalled); w.v.State != Stalled || !slices.Equal(w.v.Behind, []int{20}) {
 		t.Errorf("the next stall is not found: %+v", w.v)

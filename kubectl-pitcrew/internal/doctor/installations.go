@@ -74,7 +74,7 @@ func (d *doctor) visitsOfOthers() *cli.Finding {
 }
 
 // leftTaints looks for taints that a record calls ours and that no policy is known to set, as after ConfigMap pitcrew-known was deleted
-// and a rule has got another taint. Nobody removes them: whoever may annotate a node can claim so in its record.
+// and a rule has got another taint. They are not removed: whoever may annotate a node can claim so in its record.
 func (d *doctor) leftTaints(ctx context.Context) ([]cli.Finding, error) {
 	if d.nodesErr != nil || d.Parsed == nil {
 		return nil, d.nodesErr

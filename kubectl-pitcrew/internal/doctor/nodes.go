@@ -180,7 +180,7 @@ func (d *doctor) staleConditions(context.Context) ([]cli.Finding, error) {
 	return found, nil
 }
 
-// records looks for records of quarantines and of repairs that cannot be read, and for what they name and nobody removes.
+// records looks for records of quarantines and of repairs that cannot be read, and for what they name and what is not removed.
 func (d *doctor) records(ctx context.Context) ([]cli.Finding, error) {
 	if d.nodesErr != nil {
 		return nil, d.nodesErr

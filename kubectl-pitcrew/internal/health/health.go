@@ -382,7 +382,7 @@ func lastLine(text string) string {
 // of this machine and of the holder's node makes no leader look dead.
 var renewal = wait.Backoff{Duration: 500 * time.Millisecond, Steps: 8}
 
-// leader says who leads; ok is false when nobody does.
+// leader says who leads; ok is false when no replica does.
 func leader(ctx context.Context, c *cli.Target, api client.Client, h *Inspection) (text string, ok bool, err error) {
 	pod, known := h.PodSpec()
 	switch {

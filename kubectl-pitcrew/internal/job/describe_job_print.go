@@ -173,7 +173,7 @@ func (f *jobFacts) printRecord(out io.Writer) {
 // subjectOf names what a restart is for.
 func subjectOf(c restart.Cause) string {
 	if c.Kind() == restart.JobStalled {
-		return "a job that stands still"
+		return "a stalled job"
 	}
 	return "node " + c.Node
 }

@@ -125,7 +125,7 @@ func release(c *cli.Target, by cli.Actor, names []string, o releaseOptions) ([]c
 }
 
 // needValidation parts the nodes that are released at once from those that the remediator checks first. Where there is no remediator,
-// as far as is known, nobody checks them. One whose policy cannot be read may.
+// as far as is known, no check runs on them. One whose policy cannot be read may.
 func needValidation(c *cli.Target, by cli.Actor, names []string, file string) (atOnce []string, afterCheck []corev1.Node, err error) {
 	var i health.Installation
 	if err := health.ReadInstallation(by.Cmd.Context(), c, by.Api, &i); err != nil {

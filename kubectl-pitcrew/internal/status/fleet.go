@@ -125,7 +125,7 @@ func readFleet(ctx context.Context, c *cli.Target, api client.Client, flags stat
 	}
 	repairs := p
 	if namespace, known := h.RepairNamespace(); known && namespace == "" {
-		repairs = nil // nobody would do it
+		repairs = nil // no remediator would do it
 	}
 	for i := range nodes.Items {
 		n := &nodes.Items[i]

@@ -20,7 +20,7 @@ import (
 
 var notRestartedDesc = prometheus.NewDesc("pitcrew_job_not_restarted_timestamp_seconds",
 	"Since when, in Unix time, an opted-in job is not restarted although its node is quarantined, one of its pods failed there, "+
-		"or it stands still (without a node), by the reason.",
+		"or it is stalled (without a node), by the reason.",
 	[]string{"kind", "namespace", "job", "node", "reason"}, nil)
 
 const (

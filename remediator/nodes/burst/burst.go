@@ -82,7 +82,7 @@ func (b *Burst) Change(node, version string) {
 
 // LookAgain notes that a node will be reconciled though it may not have changed: it was there before this process, or something else
 // has changed for all nodes. Unless many of them are written such nodes make no big burst: most need nothing, and in a heap that has
-// grown for all of them what stays would lie far apart for ever.
+// grown for all of them what stays would stay far apart.
 func (b *Burst) LookAgain(node string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -119,7 +119,7 @@ func isCurrent(c corev1.NodeCondition, rule policy.Rule, bootSeen, now time.Time
 
 // CurrentWithin is when a condition that matches a rule is current, see [isCurrent]; false: never. It depends on no clock.
 //
-// Ready always is. Without a kubelet nobody sends a heartbeat, and that is the fault. And it is of the boot that the node shows:
+// Ready always is. Without a kubelet no heartbeat comes, and that is the fault. And it is of the boot that the node shows:
 // the kubelet writes both together.
 func CurrentWithin(c corev1.NodeCondition, rule policy.Rule, bootSeen time.Time) (span limits.Span, ok bool) {
 	if c.Type == corev1.NodeReady {

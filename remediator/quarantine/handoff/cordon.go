@@ -36,7 +36,7 @@ func (c *NodeChanges) HasLostCordon(added *Added) bool {
 }
 
 // RemoveStrayCordon uncordons a node that a quarantine has cordoned whose record is lost, and reports whether it did: the managed fields
-// say that we have cordoned it and nobody else, and its reason is one of ours.
+// say that we have cordoned it and no one else, and its reason is one of ours.
 func (c *NodeChanges) RemoveStrayCordon(known Known) bool {
 	reason, ok := c.Annotations[policy.CordonReason]
 	if !ok || !c.Unschedulable || !c.cordonedByUs || c.cordonedByOthers {

@@ -13,7 +13,7 @@ import (
 var ErrUnanswered = errors.New("an earlier write has not been answered")
 
 // Store keeps a value in memory, and its text in a key. Changes are in force at once, and written by [Store.Save]. It is safe for
-// concurrent use: no lock is held during a request, so that one that hangs delays nobody else.
+// concurrent use: no lock is held during a request, so that one that hangs delays no other.
 type Store[T any] struct {
 	Key
 	// Parse reads a text, Text writes it; an empty text is that of no value.

@@ -232,7 +232,7 @@ func (w *Writes[R, L]) TakeTouched() map[string]bool { return w.touched.take() }
 // summed up does not matter: what is summed up is what the cache shows then.
 type touched struct {
 	mu    sync.Mutex
-	names map[string]bool // nil: nobody takes them yet
+	names map[string]bool // nil: they are not taken yet
 }
 
 func (t *touched) add(name string) {
