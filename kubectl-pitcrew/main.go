@@ -20,6 +20,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
 	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cluster"
 	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/doctor"
+	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/evidence"
 	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/explain"
 	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/job"
 	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/node"
@@ -61,7 +62,7 @@ func newCommand() *cobra.Command {
 	root.AddCommand(
 		status.Command(c), explain.Command(), policy.Command(c), preflight.Command(c), doctor.Command(c),
 		node.DescribeCommand(c), node.QuarantineCommand(c), node.ReleaseCommand(c), node.RepairCommand(c), node.CheckCommand(c),
-		node.ClearCommand(c), job.AbortCommand(c),
+		node.ClearCommand(c), evidence.Command(c), job.AbortCommand(c),
 		cluster.PauseCommand(c), cluster.ResumeCommand(c), cluster.ResetCommand(c), cluster.UninstallCommand(c),
 	)
 	cluster.AddVersion(c, root)

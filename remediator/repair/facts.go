@@ -75,6 +75,8 @@ type Facts struct {
 type Live struct {
 	// Pods are those on the node, JobPods those of the Job.
 	Pods, JobPods []corev1.Pod
+	// Bundle is the name of the evidence that was written for the visit; empty: none yet.
+	Bundle string
 	// Templates are the PodTemplates that exist of those that [Facts.Templates] names; TemplateProblems says by name why one could not be
 	// read.
 	Templates        map[string]*corev1.PodTemplate

@@ -66,6 +66,9 @@ func Next(p *policy.Policy, f Facts, now time.Time) Step {
 
 // visiting takes the next step of a visit.
 func visiting(d *decision, v *visit.Visit) {
+	if d.facts.Live != nil && d.facts.Live.Bundle != "" {
+		v.Bundle = d.facts.Live.Bundle
+	}
 	if v.Phase == visit.Ending {
 		ending(d, v)
 		return

@@ -18,7 +18,10 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
-const collected = `{"result":"done","message":"bundle x","bundle":"whole-0-20261128T033000Z.tar.gz"}`
+// collected is what the pod of a bundle of a node leaves.
+func collected(node string) string {
+	return `{"result":"done","message":"bundle x","bundle":"` + node + `-20261128T033000Z.tar.gz"}`
+}
 
 // jobs are how many Jobs of a template there are.
 func (s *site) jobs(template string) int {
@@ -50,12 +53,15 @@ func TestEvidenceIsCollectedBeforeTheFirstAction(t *testing.T) {
 	if n := s.jobs("reset-gpu"); n > 0 || s.jobs("collect") != 1 || s.record().Current.Phase != visit.Working {
 		t.Errorf("%d resets have begun, %d Jobs collect, record %s", n, s.jobs("collect"), s.record())
 	}
-	s.ends(pod, 0, collected)
+	s.ends(pod, 0, collected(s.node))
 	reseted := s.runs("reset-gpu")
 	s.ends(reseted, 0, reset)
 	s.untilPhase(visit.Proving)
 	s.report("False", "")
 	s.untilPassed(visit.Repair)
+	if got, want := s.record().Last[0].Bundle, s.node+"-20261128T033000Z.tar.gz"; got != want {
+		t.Errorf("the record names bundle %q, want %q", got, want)
+	}
 	if n := s.jobs("collect"); n != 1 || v.Attempt != 1 {
 		t.Errorf("%d Jobs that have collected, attempt %d", n, v.Attempt)
 	}
@@ -96,7 +102,7 @@ func TestEvidenceIsCollectedAtAHandOff(t *testing.T) {
 		return nil
 	})
 	pod := s.runs("collect")
-	s.ends(pod, 0, collected)
+	s.ends(pod, 0, collected(s.node))
 	s.until("the Job has ended", func() error {
 		var job batchv1.Job
 		s.must(s.c.Client.Get(t.Context(), client.ObjectKey{Namespace: s.name, Name: metav1.GetControllerOf(&pod).Name}, &job))

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -66,6 +68,19 @@ func (c *Target) Client() (client.WithWatch, error) {
 		return nil, fmt.Errorf("make a client: %w", err)
 	}
 	return made, nil
+}
+
+// Logs reads the log of a pod.
+func (c *Target) Logs(ctx context.Context, namespace, pod string) (io.ReadCloser, error) {
+	config, err := c.Config()
+	if err != nil {
+		return nil, err
+	}
+	clients, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("make a client: %w", err)
+	}
+	return clients.CoreV1().Pods(namespace).GetLogs(pod, &corev1.PodLogOptions{}).Stream(ctx) //nolint:wrapcheck // the caller names the pod
 }
 
 // ContextNamespace is the namespace of the kubeconfig's context, in which kubectl works by default.

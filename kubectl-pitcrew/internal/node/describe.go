@@ -4,6 +4,7 @@ package node
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -21,6 +22,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
+	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/evidence"
 	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/job"
 	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/outlook"
 	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/status"
@@ -124,7 +126,7 @@ func describe(ctx context.Context, c *cli.Target, out io.Writer, api client.Clie
 	if err := describeRepair(ctx, c, out, api, nodes, n, file); err != nil {
 		return err
 	}
-	if err := describeEvidence(ctx, out, api, n); err != nil {
+	if err := errors.Join(describeEvidence(ctx, out, api, n), evidence.Describe(ctx, out, api, n, ago)); err != nil {
 		return err
 	}
 	detectors, err := detectors(ctx, c, api, name)

@@ -60,7 +60,8 @@ func describeVisits(ctx context.Context, out io.Writer, api client.Client, n *co
 		cli.Fprintf(out, "Checked:  passed %s, %s, %s\n", jobText(c.Template, c.Args), boot, ago(c.At))
 	}
 	for _, v := range r.Last[:min(len(r.Last), shownVisits)] {
-		cli.Fprintf(out, "Visited:  %s, %s: %s: %s\n", kindText(&v), ago(v.EndedAt), v.Phase, cmp.Or(v.Outcome, jobText(v.Template, v.Args)))
+		cli.Fprintf(out, "Visited:  %s, %s: %s: %s%s\n", kindText(&v), ago(v.EndedAt), v.Phase,
+			cmp.Or(v.Outcome, jobText(v.Template, v.Args)), after("; evidence: ", v.Bundle))
 	}
 	return nil
 }
@@ -83,6 +84,9 @@ func describeVisit(
 	}
 	if !v.JobEndedAt.IsZero() {
 		indented("its Job ended %s", ago(v.JobEndedAt))
+	}
+	if v.Bundle != "" {
+		indented("evidence: %s", v.Bundle)
 	}
 	jobs, err := jobsOf(ctx, api, v)
 	if apierrors.IsForbidden(err) {

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/internal/repairresult"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/job"
@@ -70,6 +71,32 @@ func HasEnded(job *batchv1.Job) bool {
 func IsPod(pod *corev1.Pod, namespace string) bool {
 	name := pod.Labels[batchv1.JobNameLabel]
 	return pod.Namespace == namespace && (strings.HasPrefix(name, Template+"-") || strings.HasPrefix(name, PrintTemplate+"-"))
+}
+
+// WrittenBy returns the bundle that a pod has written; empty: none. What the pod says is input.
+func WrittenBy(pod *corev1.Pod) string {
+	for _, s := range pod.Status.ContainerStatuses {
+		if s.State.Terminated == nil {
+			continue
+		}
+		if r, err := repairresult.Parse(s.State.Terminated.Message); err == nil && IsName(r.Bundle, pod.Spec.NodeName) {
+			return r.Bundle
+		}
+	}
+	return ""
+}
+
+// OfVisit returns the bundle that was written for the visit under way, by the pods on the node; empty: none yet.
+func OfVisit(pods []corev1.Pod, n *corev1.Node, r *visit.Record, namespace string) string {
+	if r == nil || r.Current == nil {
+		return ""
+	}
+	for i := range pods {
+		if pods[i].Namespace == namespace && pods[i].Labels[batchv1.JobNameLabel] == jobName(n, r.Current.ID) {
+			return WrittenBy(&pods[i])
+		}
+	}
+	return ""
 }
 
 // ForVisit returns the name of the Job that collects before the action that a visit begins; empty: nothing is to be waited for.

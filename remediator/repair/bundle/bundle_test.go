@@ -1,6 +1,7 @@
 package bundle
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -121,6 +122,41 @@ func TestNewJobAndItsEnd(t *testing.T) {
 		job.Status.Conditions = []batchv1.JobCondition{{Type: end, Status: corev1.ConditionTrue}}
 		if !HasEnded(job) {
 			t.Errorf("%s is no end", end)
+		}
+	}
+}
+
+// A pod of another Job, of another node, or one that writes no name is not believed.
+func TestTheBundleOfAVisit(t *testing.T) {
+	pod := func(namespace, job, on, message string) corev1.Pod {
+		return corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Labels: map[string]string{batchv1.JobNameLabel: job}}, Spec: corev1.PodSpec{NodeName: on},
+			Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{State: corev1.ContainerState{
+				Terminated: &corev1.ContainerStateTerminated{Message: message}}}}},
+		}
+	}
+	const name, repairs = "n-20261128T033000Z.tar.gz", "pitcrew-repair"
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u"}}
+	r := &visit.Record{Current: &visit.Visit{ID: "v1"}}
+	job, message := jobName(n, "v1"), `{"result":"done","message":"m","bundle":"`+name+`"}`
+	for what, test := range map[string]struct {
+		pod  corev1.Pod
+		r    *visit.Record
+		want string
+	}{
+		"written":             {pod(repairs, job, "n", message), r, name},
+		"another Job":         {pod(repairs, "collect-x", "n", message), r, ""},
+		"a tenant's pod":      {pod("ml", job, "n", message), r, ""},
+		"another node":        {pod(repairs, job, "m", message), r, ""},
+		"a name with a path":  {pod(repairs, job, "n", strings.Replace(message, ":\"n-", ":\"../n-", 1)), r, ""},
+		"no result":           {pod(repairs, job, "n", "killed"), r, ""},
+		"no visit is made":    {pod(repairs, job, "n", message), &visit.Record{}, ""},
+		"no record":           {pod(repairs, job, "n", message), nil, ""},
+		"it has not ended":    {corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: repairs, Labels: map[string]string{batchv1.JobNameLabel: job}}}, r, ""},
+		"the visit's is last": {pod(repairs, job, "n", message), &visit.Record{Current: &visit.Visit{ID: "v2"}}, ""},
+	} {
+		if got := OfVisit([]corev1.Pod{test.pod}, n, test.r, repairs); got != test.want {
+			t.Errorf("%s: %q, want %q", what, got, test.want)
 		}
 	}
 }

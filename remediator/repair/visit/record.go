@@ -128,6 +128,8 @@ type Visit struct {
 	BootID string `json:"bootID,omitempty"`
 	// JobEndedAt is when the Job of this attempt was seen to have ended, or the node to be in a new boot.
 	JobEndedAt time.Time `json:"jobEndedAt,omitzero"`
+	// Bundle is the name of the evidence that was written before the first action; empty: none is known.
+	Bundle string `json:"bundle,omitempty" max:"text"`
 	// Outcome is a sentence: what the visit waits for or, once it is closed, what became of it.
 	Outcome string `json:"outcome,omitempty" max:"text"`
 }

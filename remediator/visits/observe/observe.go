@@ -71,7 +71,8 @@ func (r Reader) Read(ctx context.Context, p *policy.Policy, f repair.Facts) (*re
 		return nil, fmt.Errorf("list the pods on node %s: %w", f.Node.Name, err)
 	}
 	isPod := func(pod corev1.Pod) bool { return bundle.IsPod(&pod, r.Jobs) }
-	live := &repair.Live{Pods: slices.DeleteFunc(pods.Items, isPod)}
+	live := &repair.Live{Bundle: bundle.OfVisit(pods.Items, f.Node, f.Record, r.Jobs)}
+	live.Pods = slices.DeleteFunc(pods.Items, isPod)
 	for _, pod := range live.Pods { // the Job names the node of its pod
 		if f.Job != nil && pod.Namespace == r.Jobs && pod.Labels[batchv1.ControllerUidLabel] == string(f.Job.UID) {
 			live.JobPods = append(live.JobPods, pod)
