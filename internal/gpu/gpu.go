@@ -56,6 +56,10 @@ type GPU struct {
 	// MIGUnread says that the GPU may be in MIG mode: the question failed.
 	MIGUnread   bool  `json:"migUnread,omitempty"`
 	Persistence *bool `json:"persistence,omitempty"`
+	// Serial, UUID and VBIOS are what a vendor asks for; "" if the GPU does not say. Nothing is judged by them.
+	Serial string `json:"serial,omitempty"`
+	UUID   string `json:"uuid,omitempty"`
+	VBIOS  string `json:"vbios,omitempty"`
 
 	// Busy says that processes compute on it, or that it is not idle for another reason.
 	Busy *bool `json:"busy,omitempty"`

@@ -512,6 +512,15 @@ func (s *session) identity(d nvml.Device, g *gpu.GPU) {
 		// As good as no handle.
 		g.NoHandle = "every question is answered with " + text(nameRet)
 	}
+	g.Serial, g.UUID, g.VBIOS = said(d.GetSerial()), said(d.GetUUID()), said(d.GetVbiosVersion())
+}
+
+// said returns an answer that no fault follows from; "" if there is none.
+func said(answer string, ret nvml.Return) string {
+	if ret != nvml.SUCCESS {
+		return ""
+	}
+	return answer
 }
 
 func (s *session) activity(d nvml.Device, g *gpu.GPU) {

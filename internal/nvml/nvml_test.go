@@ -22,6 +22,8 @@ func TestADGXA100OfGoNVML(t *testing.T) {
 			}
 			return info, nvml.SUCCESS
 		}
+		d.GetSerialFunc = func() (string, nvml.Return) { return "", nvml.ERROR_NOT_SUPPORTED } // as of a GeForce
+		d.GetVbiosVersionFunc = func() (string, nvml.Return) { return "92.00.19.00.01", nvml.SUCCESS }
 		d.GetPersistenceModeFunc = func() (nvml.EnableState, nvml.Return) { return nvml.FEATURE_ENABLED, nvml.SUCCESS }
 	}
 	mig, lost := dgx.Devices[1].(*server.Device), dgx.Devices[2].(*server.Device)
@@ -40,9 +42,10 @@ func TestADGXA100OfGoNVML(t *testing.T) {
 	name, on, minor := "Mock NVIDIA A100-SXM4-40GB", true, []int{0, 1, 2, 3, 4, 5, 6, 7}
 	var want []gpu.GPU
 	for _, i := range []int{0, 1, 3, 4, 5, 6, 7} {
-		want = append(want, gpu.GPU{Address: gpu.Address(dgx.Devices[i].(*server.Device).PciBusID), Name: name, Minor: &minor[i], Persistence: &on, MIG: i == 1})
+		d := dgx.Devices[i].(*server.Device)
+		want = append(want, gpu.GPU{Address: gpu.Address(d.PciBusID), Name: name, Minor: &minor[i], Persistence: &on, MIG: i == 1, UUID: d.UUID, VBIOS: "92.00.19.00.01"})
 	}
-	want = append(want, gpu.GPU{Address: "0000:02:00", Lost: true, Minor: &minor[2], Persistence: &on})
+	want = append(want, gpu.GPU{Address: "0000:02:00", Lost: true, Minor: &minor[2], Persistence: &on, UUID: lost.UUID, VBIOS: "92.00.19.00.01"})
 	if diff := cmp.Diff(map[string][]gpu.GPU{"identity": want}, got); diff != "" || err != nil {
 		t.Errorf("%v, -want +got\n%s", err, diff)
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"net"
 	"net/http"
@@ -55,6 +56,27 @@ func TestANodeThatHasLostAllItsGPUs(t *testing.T) {
 		"gpu 0000:12:00: gone from the PCI bus, also after a reboot; gpu 0000:13:00: gone from the PCI bus, also after a reboot; " +
 		"gpu 0000:14:00: gone from the PCI bus, also after a reboot; gpu 0000:15:00: gone from the PCI bus, also after a reboot; " +
 		"gpu 0000:16:00: gone from the PCI bus, also after a reboot; +1 more")
+}
+
+// A vendor asks for them before a part is replaced. A GPU that does not tell them has no fault.
+func TestADumpHasWhatAVendorAsksFor(t *testing.T) {
+	n := nvmltest.New(t)
+	n.Say("1.error.nvmlDeviceGetSerial 3", "1.error.nvmlDeviceGetVbiosVersion 999")
+	n.Module("580.95.05")
+	n.Want("exit 0\n" + healthy)
+	var s snapshot
+	dump := n.Run("-dump")
+	if err := json.Unmarshal([]byte(dump[strings.Index(dump, "{"):]), &s); err != nil || len(s.GPUs) != 8 || s.Reading.Module != "nvidia 580.95.05" {
+		t.Fatalf("%v, driver %q\n%s", err, s.Reading.Module, dump)
+	}
+	for i, want := range []string{
+		"1650521000000 GPU-5f0c3ab1-0000-4000-8000-000000000000 96.00.74.00.01", " GPU-5f0c3ab1-0000-4000-8000-000000000001 ",
+		"1650521000002 GPU-5f0c3ab1-0000-4000-8000-000000000002 96.00.74.00.01",
+	} {
+		if g := s.GPUs[i]; g.Serial+" "+g.UUID+" "+g.VBIOS != want {
+			t.Errorf("%s: %q %q %q, want %s", g.Subject(), g.Serial, g.UUID, g.VBIOS, want)
+		}
+	}
 }
 
 func TestBusDriverAndDeviceFilesDisagree(t *testing.T) {

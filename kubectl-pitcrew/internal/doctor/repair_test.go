@@ -35,11 +35,13 @@ func TestTheDoctorFindsWhatRepairsLack(t *testing.T) {
 		tainted      string
 		want         string
 	}{
-		"all is there":             {clitest.RepairPolicy, on, templates, "", conditions.TaintUnchecked, "ok: on, by Jobs in namespace pitcrew-repair; templates: check, reboot, reset-gpu"},
-		"off":                      {none, "-x", nil, "", "", "ok: off: the policy asks for no repair, no sweep and no check"},
-		"no flag":                  {clitest.RepairPolicy, "-x", nil, "", "", "problem: the policy asks for repairs or checks of nodes, but the remediator runs without -repair-namespace: none is made"},
-		"no templates":             {noFirstCheck, on, nil, "", "", "problem: repair.validate, sweep weekly names template check, and there is no such PodTemplate in namespace pitcrew-repair (there are: none)\nproblem: repair.actions.ResetGPU, repair.actions.Reboot names template reboot"},
-		"one is missing":           {noFirstCheck, on, []string{"check", "reboot"}, "", "", "problem: repair.actions.ResetGPU names template reset-gpu, and there is no such PodTemplate in namespace pitcrew-repair (there are: check, reboot)"},
+		"all is there":   {clitest.RepairPolicy, on, templates, "", conditions.TaintUnchecked, "ok: on, by Jobs in namespace pitcrew-repair; templates: check, reboot, reset-gpu"},
+		"off":            {none, "-x", nil, "", "", "ok: off: the policy asks for no repair, no sweep and no check"},
+		"no flag":        {clitest.RepairPolicy, "-x", nil, "", "", "problem: the policy asks for repairs or checks of nodes, but the remediator runs without -repair-namespace: none is made"},
+		"no templates":   {noFirstCheck, on, nil, "", "", "problem: repair.validate, sweep weekly names template check, and there is no such PodTemplate in namespace pitcrew-repair (there are: none)\nproblem: repair.actions.ResetGPU, repair.actions.Reboot names template reboot"},
+		"one is missing": {noFirstCheck, on, []string{"check", "reboot"}, "", "", "problem: repair.actions.ResetGPU names template reset-gpu, and there is no such PodTemplate in namespace pitcrew-repair (there are: check, reboot)"},
+		"nothing collects": {strings.Replace(noFirstCheck, "    mode: approve\n", "    mode: approve\n    collect: {template: collect}\n", 1), on, templates, "", "",
+			"problem: repair.collect names template collect, and there is no such PodTemplate in namespace pitcrew-repair (there are: check, reboot, reset-gpu)"},
 		"no right":                 {clitest.RepairPolicy, on, templates, "jobs", "", "problem: in namespace pitcrew-repair the remediator may not get jobs.batch, list jobs.batch, watch jobs.batch, create jobs.batch, delete jobs.batch"},
 		"no right of admission":    {clitest.RepairPolicy, on, templates, "repairjobs", "", "problem: in namespace pitcrew-repair the remediator may not create repairjobs.pitcrew.dev"},
 		"nodes wait for no check":  {noFirstCheck, on, templates, "", conditions.TaintUnchecked, "ok: on, by Jobs in namespace pitcrew-repair; templates: check, reboot, reset-gpu\nwarning: taint pitcrew.dev/unchecked is on nodes, and the policy has no firstCheck that removes it: new"},

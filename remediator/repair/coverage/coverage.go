@@ -115,6 +115,9 @@ func Templates(p *policy.Policy) map[string][]string {
 		if r.Validate != nil {
 			add("repair.validate", *r.Validate)
 		}
+		if r.Collect != nil {
+			add("repair.collect", r.Collect.Check)
+		}
 	}
 	for _, s := range p.Sweeps {
 		add("sweep "+s.Name, s.Check)

@@ -184,6 +184,10 @@ nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *now, unsign
 	return NVML_SUCCESS;
 }
 #endif
+// Each GPU has its own serial number and UUID.
+nvmlReturn_t nvmlDeviceGetSerial(nvmlDevice_t device, char *serial, unsigned int length) { BEGIN; snprintf(serial, length, "165052100%04u", device.handle->gpu); return NVML_SUCCESS; }
+nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned int length) { BEGIN; snprintf(uuid, length, "GPU-5f0c3ab1-0000-4000-8000-%012u", device.handle->gpu); return NVML_SUCCESS; }
+nvmlReturn_t nvmlDeviceGetVbiosVersion(nvmlDevice_t device, char *version, unsigned int length) { BEGIN; snprintf(version, length, "96.00.74.00.01"); return NVML_SUCCESS; }
 nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t device, unsigned int *minor) { BEGIN; ANSWER(minor, "minor", device.handle->gpu); return NVML_SUCCESS; }
 nvmlReturn_t nvmlDeviceGetPersistenceMode(nvmlDevice_t device, nvmlEnableState_t *mode) { BEGIN; ANSWER(mode, "persistence", 1); return NVML_SUCCESS; }
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_t *infos) {
