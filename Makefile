@@ -59,7 +59,7 @@ SLOW       := e2e/outage e2e/contributing e2e/hardware e2e/components images/rel
 
 # Their own code runs in several goroutines, so they are tested with the race detector, which has to compile what they import once more. A
 # test of e2e/lint compares the list with the code. The longest come first.
-RACED := internal/kmsg/textlog remediator/rejections remediator/latekinds remediator/record remediator/node remediator/visits remediator/visits/failures remediator remediator/jobs remediator/jobs/report preflight remediator/preflight remediator/nodes remediator/nodes/memory remediator/record/pending remediator/nodes/report remediator/record/keystore remediator/followers/devices remediator/followers/queue remediator/catchup remediator/policy remediator/followers/evidence remediator/progress \
+RACED := internal/kmsg/textlog remediator/rejections remediator/latekinds remediator/record remediator/node remediator/visits remediator/visits/failures remediator remediator/jobs remediator/jobs/report preflight remediator/preflight remediator/nodes remediator/nodes/memory remediator/record/pending remediator/nodes/report remediator/nodes/tally remediator/record/keystore remediator/followers/devices remediator/followers/queue remediator/catchup remediator/policy remediator/followers/evidence remediator/progress \
 	remediator/followers/webhooks remediator/slim remediator/watchguard remediator/away internal/bounded internal/npd internal/nvml internal/tool internal/xid plugins/dcgm plugins/hung plugins/xid repair repair/collect docs/examples/fencer docs/examples/replacer docs/examples/webhook
 
 # Tests on a control plane wait most of the time, so twice as many packages run side by side as there are cores. `make lint` vets everything.

@@ -24,6 +24,7 @@ var copies = map[string]string{
 	"alerts-without-remediator":      "../alerts/without-remediator/*.yaml",
 	"dashboards":                     "../dashboards/*.json",
 	"alerts":                         "../alerts/*.yaml",
+	"recording":                      "../recording/*.yaml",
 	"policy.yaml":                    "../policy.yaml",
 	"admission.yaml":                 "../preflight/admission.yaml",
 	"preflight-inject.yaml":          "../preflight/inject/policy.yaml",

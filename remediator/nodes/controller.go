@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -40,6 +41,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/nodes/burst"
 	"github.com/pitcrew-dev/pitcrew/remediator/nodes/memory"
 	"github.com/pitcrew-dev/pitcrew/remediator/nodes/report"
+	"github.com/pitcrew-dev/pitcrew/remediator/nodes/tally"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
@@ -106,6 +108,7 @@ type Controller struct {
 	known     *memory.Known
 	pending   *writes
 	report    *report.Reporter
+	tally     *tally.Quarantines
 	looks     looks
 	burst     *burst.Burst
 
@@ -138,6 +141,7 @@ func newController(mgr ctrl.Manager, o Options) *Controller {
 		report: &report.Reporter{
 			Recorder: o.Recorder, Namespace: o.Namespace, DryRun: o.DryRun, Clock: o.Clock, Metrics: report.NewMetrics(),
 		},
+		tally: tally.New(),
 		looks: looks{byNode: map[string]look{}},
 		burst: burst.New(o.OnBigBurst),
 		seen:  map[string]seen.Seen{},
@@ -149,7 +153,7 @@ func newController(mgr ctrl.Manager, o Options) *Controller {
 // SetupWithManager registers the controller with a manager whose cache keeps Nodes as [Slim] makes them, and its metrics.
 func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus.Registerer, o Options) error {
 	c := newController(mgr, o)
-	for _, m := range append(c.report.Metrics.Collectors(), collector{c}) {
+	for _, m := range slices.Concat(c.report.Metrics.Collectors(), c.tally.Collectors(), []prometheus.Collector{collector{c}}) {
 		if err := registry.Register(m); err != nil {
 			return fmt.Errorf("register metrics: %w", err)
 		}
@@ -273,6 +277,7 @@ func (c *Controller) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		}
 		return ctrl.Result{}, fmt.Errorf("get node %s: %w", req.Name, err)
 	}
+	c.tally.See(c.policy.Policy(), &n)
 	if err := c.settle(ctx, &n); err != nil {
 		return ctrl.Result{}, err
 	}
@@ -393,6 +398,7 @@ func (c *Controller) forget(name string) {
 	}
 	c.pending.Discard(name)
 	c.report.Forget(name)
+	c.tally.Forget(name)
 	c.soperator.Forget(name)
 	c.aws.Forget(name)
 	c.evidence.Forget(name)

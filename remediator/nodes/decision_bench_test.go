@@ -16,6 +16,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/remediator/followers/webhooks"
 	"github.com/pitcrew-dev/pitcrew/remediator/nodes/memory"
+	"github.com/pitcrew-dev/pitcrew/remediator/nodes/tally"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/seen"
@@ -68,7 +69,7 @@ func benchmarkDecision(b *testing.B, size, faults int) {
 	clock := clocktesting.NewFakePassiveClock(now)
 	c := &Controller{
 		client: api, policy: policy.Fixed(p), clock: clock, pending: newWrites(false),
-		report: newReporter(events.NewFakeRecorder(0), clock), breaker: memory.NewBreaker(memory.Options{Clock: clock}), seen: map[string]seen.Seen{},
+		report: newReporter(events.NewFakeRecorder(0), clock), breaker: memory.NewBreaker(memory.Options{Clock: clock}), tally: tally.New(), seen: map[string]seen.Seen{},
 	}
 	c.fleet = newFleet(c)
 	if c.webhooks, err = webhooks.New(c.policy, clock, func(context.Context, string) {}, prometheus.NewRegistry()); err != nil {

@@ -18,6 +18,8 @@ var (
 	conditionDesc = prometheus.NewDesc("pitcrew_node_condition",
 		"Nodes by the status of each condition that the policy names; Stale when its heartbeat is older than the rule's unknownAfter.",
 		[]string{"condition", "repair", "status"}, nil)
+	watchedDesc = prometheus.NewDesc("pitcrew_watched_nodes",
+		"Nodes with a condition that the policy names, other than Ready.", nil, nil)
 	quarantinedDesc = prometheus.NewDesc("pitcrew_quarantined_nodes", "Nodes that are quarantined, by the deciding rule of the policy.",
 		[]string{"rule"}, nil)
 	modeDesc = prometheus.NewDesc("pitcrew_mode",
@@ -46,7 +48,9 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.NewInvalidMetric(conditionDesc, err)
 		return
 	}
-	for key, count := range c.countConditions(nodes.Items) {
+	counts, watched := c.countConditions(nodes.Items)
+	out <- prometheus.MustNewConstMetric(watchedDesc, prometheus.GaugeValue, watched)
+	for key, count := range counts {
 		out <- prometheus.MustNewConstMetric(conditionDesc, prometheus.GaugeValue, count, key[:]...)
 	}
 	c.collectNodes(out, nodes.Items)
@@ -84,20 +88,25 @@ func (c collector) mode() string {
 	return "enforce"
 }
 
-// countConditions counts nodes by condition, class and status.
-func (c collector) countConditions(nodes []corev1.Node) map[[3]string]float64 {
+// countConditions counts nodes by condition, class and status, and those with a condition that the policy names: Ready is on all nodes.
+func (c collector) countConditions(nodes []corev1.Node) (counts map[[3]string]float64, watched float64) {
 	p := c.policy.Policy()
-	counts := map[[3]string]float64{}
+	counts = map[[3]string]float64{}
 	for i := range nodes {
+		isWatched := false
 		for _, condition := range nodes[i].Status.Conditions {
 			r, named := c.readingOf(p, &nodes[i], condition)
 			if !named {
 				continue
 			}
 			counts[[3]string{string(condition.Type), r.repair, r.status}]++
+			isWatched = isWatched || condition.Type != corev1.NodeReady
+		}
+		if isWatched {
+			watched++
 		}
 	}
-	return counts
+	return counts, watched
 }
 
 // quarantinedBy names the nodes that a rule has quarantined, from the cache and from the pending writes.

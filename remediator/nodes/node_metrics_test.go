@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
@@ -160,5 +161,25 @@ func TestTheMetricOfAQuarantineHasTheEffectOfItsTaint(t *testing.T) {
 		if got := c.effectOn(record); got != test.want {
 			t.Errorf("%s: %q, want %q", name, got, test.want)
 		}
+	}
+}
+
+// Every node has Ready: one that no check has ever watched adds nothing to the node-days of docs/reliability.md.
+func TestNodesWithAConditionOfThePolicyAreWatched(t *testing.T) {
+	node := func(types ...corev1.NodeConditionType) corev1.Node {
+		n := corev1.Node{}
+		for _, kind := range types {
+			n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: kind, Status: corev1.ConditionFalse})
+		}
+		return n
+	}
+	p, err := policy.Parse([]byte(slowPolicy))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := collector{&Controller{policy: policy.Fixed(p), clock: clocktesting.NewFakePassiveClock(time.Now())}}
+	nodes := []corev1.Node{node(corev1.NodeReady, "GPUXidError", "SlowNode"), node("SlowNode", corev1.NodeReady), node(corev1.NodeReady), node("KernelDeadlock")}
+	if _, watched := c.countConditions(nodes); watched != 2 {
+		t.Errorf("%v nodes are watched", watched)
 	}
 }

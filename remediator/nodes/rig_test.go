@@ -27,6 +27,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/nodes/burst"
 	"github.com/pitcrew-dev/pitcrew/remediator/nodes/memory"
 	"github.com/pitcrew-dev/pitcrew/remediator/nodes/report"
+	"github.com/pitcrew-dev/pitcrew/remediator/nodes/tally"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/seen"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
@@ -176,7 +177,7 @@ func newRig(t testing.TB, names ...string) rig {
 		report: newReporter(r.recorder, r.clock), breaker: memory.NewBreaker(memory.Options{Client: r.client, Reader: r.client, Clock: r.clock}),
 		evidence: evidence.New(r.client, r.client, evidence.Options{Namespace: conditions.EvidenceNamespace, Clock: r.clock}),
 		pending:  newWrites(false), seen: map[string]seen.Seen{}, looks: looks{byNode: map[string]look{}},
-		burst: burst.New(nil), soperator: soperator.New(r.client, liveReads{r.client}, r.clock), aws: aws.New(r.client, liveReads{r.client}, r.clock),
+		burst: burst.New(nil), tally: tally.New(), soperator: soperator.New(r.client, liveReads{r.client}, r.clock), aws: aws.New(r.client, liveReads{r.client}, r.clock),
 	}
 	r.fleet = newFleet(r.Controller)
 	if r.webhooks, err = webhooks.New(r.policy, r.clock, func(context.Context, string) {}, prometheus.NewRegistry()); err != nil {

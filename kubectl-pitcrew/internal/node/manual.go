@@ -73,7 +73,7 @@ in this boot already. --without-validation releases it at once.`,
 			return confirm.Apply(cmd, changes)
 		},
 	}
-	cli.ReasonFlag(cmd, &reason, "the node's record and an Event")
+	cli.ReasonFlag(cmd, &reason, "the node's record and an Event; wrong, repaired or other, alone or before a colon, is also counted")
 	cmd.Flags().BoolVar(&o.alsoClear, "clear", false, "also clear the faults in the plugins on the nodes")
 	cmd.Flags().BoolVar(&o.unvalidated, "without-validation", false, "release the nodes at once, also where the policy has them checked first")
 	cli.PolicyFlag(cmd, &o.policyFile)

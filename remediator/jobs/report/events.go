@@ -134,6 +134,7 @@ func (r *Reporter) Stopped(ctx context.Context, job restart.Job, cur restart.Res
 	if !cur.RunningSince.IsZero() {
 		ran := cur.PhaseSince.Sub(cur.RunningSince)
 		r.Metrics.LostSeconds.Observe(ran.Seconds())
+		r.Metrics.lost(cur, partRedone, ran)
 		text += fmt.Sprintf(" (had run %s)", ran.Round(time.Second))
 	}
 	r.emitAll(ctx, job, of, corev1.EventTypeNormal, eventRestarting, "Stop", text)
@@ -161,6 +162,7 @@ func (r *Reporter) Closed(ctx context.Context, job restart.Job, cur restart.Rest
 	}
 	if step.Result == restart.ResultRestarted {
 		r.Metrics.RestartSeconds.Observe(took.Seconds())
+		r.Metrics.lost(cur, partStopped, took)
 	}
 	reason, severity := eventRestarted, corev1.EventTypeNormal
 	if step.Phase == restart.Failed {

@@ -69,7 +69,9 @@ func TestTheMemoryOfReportsIsBounded(t *testing.T) {
 func TestOnlyResultsOfRestartsAreCountedAsRestarts(t *testing.T) {
 	r := New(&events.FakeRecorder{}, clock.RealClock{})
 	job := blockedJob()
-	r.Closed(t.Context(), job, restart.Restart{}, restart.Step{Result: restart.ResultRestarted, Phase: restart.Done}, jobstest.Noon)
+	cur := restart.Restart{Ranks: 64, StartedAt: jobstest.Noon.Add(-time.Minute), PhaseSince: jobstest.Noon, RunningSince: jobstest.Noon.Add(-time.Hour)}
+	r.Stopped(t.Context(), job, cur, nil)
+	r.Closed(t.Context(), job, cur, restart.Step{Result: restart.ResultRestarted, Phase: restart.Done}, jobstest.Noon)
 	r.Closed(t.Context(), job, restart.Restart{}, restart.Step{Result: "MaxRetry", Phase: restart.Failed, Blocked: true}, jobstest.Noon)
 	r.HoldBegan(t.Context(), job, restart.Restart{}, "pod x on node y has not ended")
 	r.Blocked(restart.Cause{}, ObjectOf(job), "Job", restart.Blocked{Reason: "BackOff", Text: "the back-off"})
@@ -91,7 +93,9 @@ func TestOnlyResultsOfRestartsAreCountedAsRestarts(t *testing.T) {
 			for _, label := range m.GetLabel() {
 				name += " " + label.GetValue()
 			}
-			got[name] = m.GetCounter().GetValue()
+			if value := m.GetCounter().GetValue(); value != 0 || family.GetName() != "pitcrew_job_rank_seconds_lost_total" {
+				got[name] = value
+			}
 		}
 	}
 	want := map[string]float64{
@@ -100,6 +104,9 @@ func TestOnlyResultsOfRestartsAreCountedAsRestarts(t *testing.T) {
 		"pitcrew_job_restart_blocked_total Job Held":     1,
 		"pitcrew_job_restart_blocked_total Job BackOff":  1,
 		"pitcrew_job_pods_force_deleted_total":           0,
+
+		"pitcrew_job_rank_seconds_lost_total other redone":  64 * 3600,
+		"pitcrew_job_rank_seconds_lost_total other stopped": 64 * 60,
 	}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("got %v, want %v", got, want)
@@ -245,5 +252,30 @@ func TestEventsAreAboutNodesWhoseRecordsHaveTheCause(t *testing.T) {
 				t.Errorf("got %+v, want %+v", got, test.want)
 			}
 		})
+	}
+}
+
+// The value of a taint is text of a record that whoever may change a job can forge.
+func TestLossesAreCountedByTheirFirstCause(t *testing.T) {
+	taint := func(value string) corev1.Taint { return corev1.Taint{Key: conditions.TaintUnhealthy, Value: value} }
+	for want, of := range map[string][]restart.Cause{
+		"GPUXidError": {{Node: "n", Taint: taint("GPUXidError")}, {Node: "m", Taint: taint("NVLinkDown")}},
+		"other":       {{Node: "n", Taint: taint("MadeUp")}},
+		"PodFailed":   {{Node: "n"}},
+		"JobStalled":  {{}},
+	} {
+		m := newMetrics()
+		cur := restart.Restart{Quarantines: of, Ranks: 64}
+		m.lost(cur, partRedone, 2*time.Minute)
+		m.lost(cur, partStopped, -time.Minute) // a clock that went back takes nothing away
+		if got := jobstest.Value(t, m.LostRanks.WithLabelValues(want, partRedone)); got != 64*120 {
+			t.Errorf("%s: %v rank-seconds were redone", want, got)
+		}
+		if got := jobstest.Value(t, m.LostRanks.WithLabelValues(want, partStopped)); got != 0 {
+			t.Errorf("%s: %v rank-seconds while stopped", want, got)
+		}
+	}
+	if got := cause(restart.Restart{}); got != "other" {
+		t.Errorf("without a cause: %s", got)
 	}
 }
