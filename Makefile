@@ -62,8 +62,8 @@ SLOW       := e2e/outage e2e/contributing e2e/hardware e2e/components images/rel
 RACED := internal/kmsg/textlog remediator/rejections remediator/latekinds remediator/record remediator/node remediator/visits remediator/visits/failures remediator remediator/jobs remediator/jobs/report preflight remediator/preflight remediator/nodes remediator/nodes/memory remediator/record/pending remediator/nodes/report remediator/nodes/tally remediator/record/keystore remediator/followers/devices remediator/followers/queue remediator/catchup remediator/policy remediator/followers/evidence remediator/progress \
 	remediator/followers/webhooks remediator/slim remediator/watchguard remediator/away internal/bounded internal/npd internal/nvml internal/tool internal/xid plugins/dcgm plugins/hung plugins/xid repair repair/collect docs/examples/fencer docs/examples/replacer docs/examples/webhook
 
-# Tests on a control plane wait most of the time, so twice as many packages run side by side as there are cores. `make lint` vets everything.
-AT_ONCE    := $$((2 * $$(nproc)))
+# Tests on a control plane use about a third of a core, so five packages run side by side on two cores. `make lint` vets everything.
+AT_ONCE    := $$((5 * $$(nproc) / 2))
 TEST_FLAGS  = -timeout 30m -p $(AT_ONCE) -parallel 8
 RACE_FLAGS := -timeout 30m -p $$(nproc) -parallel 8
 

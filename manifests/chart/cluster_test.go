@@ -85,7 +85,7 @@ func TestTheAPIServerTakesEveryObject(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// All but the namespaces are only checked: to make and delete each object takes minutes.
+			// All but the namespaces are only checked: most of the time went into deleting them.
 			spaces, others := "---\napiVersion: v1\nkind: Namespace\nmetadata: {name: pitcrew}\n", ""
 			for _, document := range strings.SplitAfter(out, "\n---\n") {
 				if strings.Contains(document, "\nkind: Namespace\n") {
