@@ -173,7 +173,11 @@ func TestNodesWithAConditionOfThePolicyAreWatched(t *testing.T) {
 		}
 		return n
 	}
-	p, err := policy.Parse([]byte(slowPolicy))
+	p, err := policy.Parse([]byte(strings.Replace(slowPolicy, "  rules:", `  correlated: {maxPercent: 50, minNodes: 4, window: 2m}
+  rules:
+    dead:
+      match: {condition: Ready, status: [Unknown], repair: [Inspect]}
+      for: 2m`, 1)))
 	if err != nil {
 		t.Fatal(err)
 	}
