@@ -11,7 +11,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -137,30 +136,7 @@ func attached(t *testing.T, p program) string {
 			t.Error(err)
 		}
 	})
-	folder, err := os.Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer folder.Close()
-	license := []byte("Apache-2.0\x00")
-	load := struct {
-		kind, count       uint32
-		code, license     uint64
-		level, size       uint32
-		log               uint64
-		version, flags    uint32
-		name              [16]byte
-		ifindex, expected uint32
-	}{kind: 15, count: uint32(len(p) / bpfInstructionSize), code: address(&p[0]), license: address(&license[0]), expected: bpfCgroupDevice}
-	fd, err := bpf(5, unsafe.Pointer(&load), unsafe.Sizeof(load))
-	if err != nil {
-		t.Fatalf("load: %v", err)
-	}
-	defer unix.Close(fd)
-	attach := struct{ target, program, kind, flags uint32 }{uint32(folder.Fd()), uint32(fd), bpfCgroupDevice, 0}
-	if _, err := bpf(8, unsafe.Pointer(&attach), unsafe.Sizeof(attach)); err != nil {
-		t.Fatalf("attach: %v", err)
-	}
+	npdtest.AttachDeviceRules(t, dir, p, 0)
 	return dir
 }
 

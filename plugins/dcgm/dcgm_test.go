@@ -609,14 +609,39 @@ func TestADiagnosticOfAHostEngine(t *testing.T) {
 func TestHealthWatchesOfAHostEngine(t *testing.T) {
 	n := newNode(t)
 	args := []string{"-health", "-hostengine", "10.0.0.1:5555"}
-	const unanswered = "exit 2\nunknown: DCGM: no connection to the host engine at 10.0.0.1:5555: Host engine connection invalid/disconnected (see docs/dcgm.md)"
+	const unanswered = "exit 2\nunknown: health watches: DCGM: no connection to the host engine at 10.0.0.1:5555: Host engine connection invalid/disconnected (see docs/dcgm.md)"
 	n.Want(unanswered, args...)
 	n.dcgm("connect 10.0.0.1:5555")
-	n.Want("exit 2\nunknown: DCGM health: the host engine watches nothing", args...)
+	n.Want("exit 2\nunknown: health watches: DCGM health: the host engine watches nothing", args...)
 	n.dcgm("connect 10.0.0.1:5555", "watch 255")
 	n.Want("exit 0\nno diag yet", args...)
 	n.dcgm("connect 10.0.0.1:5555", "watch 255", "incident 3 10 0 warm", "incident 4 20 999 broken", "incident 5 20 125 reset me")
 	n.Want("exit 1\nResetGPU dcgm gpu 5: health watch, GPU requires a reset; dcgm gpu 4: health watch, DCGM error 999", args...)
+}
+
+// The report of the last diagnostic and the health watches hide each other's faults neither when one fails nor when it hangs.
+func TestTheReportAndTheWatchesHideNoFaultOfEachOther(t *testing.T) {
+	n := newNode(t)
+	n.maintain()
+	n.diag("exit 1\nReplace dcgm gpu 1: diag test memory failed, row remapping failed: bad", "-dcgmi", n.prints(
+		`{"DCGM Diagnostic": {"test_categories": [{"category": "Hardware", "tests": [{"name": "memory", "results": [`+
+			gpuResult(1, "Fail", `{"error_id": 80, "error_severity": 6, "warning": "bad"}`)+`]}]}]}}`, 226))
+	if err := os.Remove(filepath.Join(n.State(), "maintenance")); err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"-health", "-hostengine", "10.0.0.1:5555", "-timeout", "4s"}
+	const sick = "exit 1\nReplace dcgm gpu 1: diag test memory failed, row remapping failed: bad; health watches: not read: "
+	n.Want(sick+"DCGM: no connection to the host engine at 10.0.0.1:5555: Host engine connection invalid/disconnected (see docs/dcgm.md)", args...)
+	n.dcgm("connect 10.0.0.1:5555", "watch -1")
+	n.Want(sick+"did not answer in time", args...)
+	n.dcgm("connect 10.0.0.1:5555", "watch 255", "incident 5 20 125 reset me")
+	if err := os.WriteFile(filepath.Join(n.State(), "dcgm-report.json"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got := n.Run(args...)
+	if want := "exit 1\nResetGPU dcgm gpu 5: health watch, GPU requires a reset; diag: not read: "; !strings.HasPrefix(got, want) {
+		t.Errorf("got %s, want %s", got, want)
+	}
 }
 
 func TestOptionsThatDoNotGoTogether(t *testing.T) {

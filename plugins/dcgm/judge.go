@@ -17,6 +17,9 @@ func judge(s snapshot) npd.Result {
 		f := i.finding()
 		result.Found(f.Repair, f.Subject, f.Text)
 	}
+	for _, u := range s.Unread {
+		result.NotRead(u.Subject, u.Why)
+	}
 	switch {
 	case s.NoGPU:
 		result.Healthy = gpu.NoGPU

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pitcrew-dev/pitcrew/internal/boot"
+	"github.com/pitcrew-dev/pitcrew/internal/bounded"
 	"github.com/pitcrew-dev/pitcrew/internal/gpu"
 	"github.com/pitcrew-dev/pitcrew/internal/npd"
 	"github.com/pitcrew-dev/pitcrew/internal/nvml"
@@ -27,6 +28,8 @@ type snapshot struct {
 	TooOld bool    `json:"tooOld,omitempty"`
 	// Incidents are what the host engine's health watches have seen.
 	Incidents []incident `json:"incidents,omitempty"`
+	// Unread is which of the two could not be read, if only one could.
+	Unread []npd.Unread `json:"unread,omitempty"`
 }
 
 type reader struct {
@@ -54,17 +57,25 @@ func (r *reader) read(ctx context.Context) (snapshot, error) {
 	}
 	s := snapshot{HealthOnly: !r.report}
 	if r.report {
-		if s.Report, err = r.lastReport(ctx); err != nil {
+		if s.Report, err = r.lastReport(ctx); err != nil && !r.health {
 			return snapshot{}, err
 		}
+		s.notRead("diag", err)
 		s.TooOld = s.Report != nil && r.maxAge > 0 && time.Since(s.Report.At) > r.maxAge
 	}
 	if r.health {
-		if s.Incidents, err = r.watches(); err != nil {
+		if s.Incidents, err = bounded.Do(ctx, &bounded.Calls{}, "health watches", r.watches); err != nil && !r.report {
 			return snapshot{}, err
 		}
+		s.notRead("health watches", err)
 	}
 	return s, nil
+}
+
+func (s *snapshot) notRead(subject string, err error) {
+	if err != nil {
+		s.Unread = append(s.Unread, npd.Unread{Subject: subject, Why: err.Error()})
+	}
 }
 
 // lastReport returns the last report of this boot, nil if there is none. With -run, or with -run-when-idle on an idle node,

@@ -2,10 +2,12 @@ package main
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -137,6 +139,24 @@ func TestPathsOfGPUDirect(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.want(healthy, "-acs", "-min-repair", "Monitor")
+}
+
+// A pipe without a writer never answers, as a register of a device whose firmware is gone. The other parts are judged all the same.
+func TestAPartThatHangsHidesNoOther(t *testing.T) {
+	const port = "sys/devices/pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0/config"
+	const counter = "sys/class/infiniband/rdmap79s0/ports/1/hw_counters/retrans_timeout_events"
+	for hangs, who := range map[string]string{
+		port: "pci 0000:17:00.0", counter: "efa rdmap79s0", "mlxlink/mlx5_0": "link mlx5_0", "sys/bus/pci/devices/0000:1a:00.0/vendor": "pci",
+	} {
+		n := newNode(t)
+		n.write("mlxlink/mlx5_1", "State : Active\nEffective Physical BER : 1E-3\n")
+		n.write(hangs, "")
+		if err := errors.Join(os.Remove(filepath.Join(n.dir, hangs)), syscall.Mkfifo(filepath.Join(n.dir, hangs), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		n.want("exit 1\nInspect link mlx5_1: too many bit errors after error correction (effective BER); module gdrdrv: not loaded; "+
+			who+": not read: did not answer in time", "-modules", "gdrdrv", "-acs", "-mlxlink", n.dir+"/mlxlink", "-timeout", "4s")
+	}
 }
 
 func TestModules(t *testing.T) {

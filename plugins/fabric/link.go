@@ -1,14 +1,13 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/pitcrew-dev/pitcrew/internal/npd"
 )
 
 // link is what mlxlink said of one device.
@@ -25,16 +24,16 @@ type link struct {
 	Age    time.Duration `json:"age"`
 }
 
-func (r *reader) readLinks(s *snapshot) {
+func (r *reader) readLinks(ctx context.Context, s *snapshot) {
 	entries, err := os.ReadDir(r.mlxlink)
 	if err != nil {
-		s.Unread = append(s.Unread, npd.Unread{Subject: "mlxlink", Why: err.Error()})
+		s.notRead("mlxlink", err)
 		return
 	}
 	for _, entry := range entries {
 		file := filepath.Join(r.mlxlink, entry.Name())
 		device := strings.TrimSuffix(entry.Name(), filepath.Ext(entry.Name()))
-		data, err := os.ReadFile(file)
+		data, err := r.file(ctx, file)
 		var l link
 		if err == nil {
 			l, err = parseLink(string(data))
@@ -44,7 +43,7 @@ func (r *reader) readLinks(s *snapshot) {
 			err = statErr
 		}
 		if err != nil {
-			s.Unread = append(s.Unread, npd.Unread{Subject: "link " + device, Why: err.Error()})
+			s.notRead("link "+device, err)
 			continue
 		}
 		l.Device, l.Age = device, time.Since(info.ModTime())

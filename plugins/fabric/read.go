@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pitcrew-dev/pitcrew/internal/boot"
+	"github.com/pitcrew-dev/pitcrew/internal/bounded"
 	"github.com/pitcrew-dev/pitcrew/internal/growth"
 	"github.com/pitcrew-dev/pitcrew/internal/npd"
 	"github.com/pitcrew-dev/pitcrew/internal/sysfs"
@@ -43,6 +44,7 @@ type reader struct {
 	sysfs, procfs, mlxlink string
 	modules                []string
 	acs                    bool
+	calls                  bounded.Calls
 }
 
 const (
@@ -50,25 +52,21 @@ const (
 	mellanox = 0x15b3
 )
 
-func (r *reader) read(context.Context) (snapshot, error) {
+func (r *reader) read(ctx context.Context) (snapshot, error) {
 	b, err := boot.Read(r.procfs)
 	if err != nil {
 		return snapshot{}, err
 	}
 	s := snapshot{Boot: b, GPUs: []string{}, Adapters: []string{}}
-	gpus, err := sysfs.PCI(r.sysfs, nvidia)
-	if err != nil {
-		return snapshot{}, err
-	}
+	gpus, err := r.functions(ctx, nvidia)
+	s.notRead("pci", err)
 	for _, f := range gpus {
 		if f.Class>>16 == 0x03 {
 			s.GPUs = append(s.GPUs, f.Address)
 		}
 	}
-	adapters, err := sysfs.PCI(r.sysfs, mellanox)
-	if err != nil {
-		return snapshot{}, err
-	}
+	adapters, err := r.functions(ctx, mellanox)
+	s.notRead("pci", err)
 	for _, f := range adapters {
 		if entries, err := os.ReadDir(r.device(f.Address, "infiniband")); err == nil && len(entries) > 0 {
 			s.Adapters = append(s.Adapters, f.Address)
@@ -76,15 +74,37 @@ func (r *reader) read(context.Context) (snapshot, error) {
 	}
 	r.readModules(&s)
 	if r.acs {
-		r.readPaths(&s)
-	}
-	if err := r.readEFA(&s); err != nil {
-		return snapshot{}, err
+		r.readPaths(ctx, &s)
 	}
 	if r.mlxlink != "" {
-		r.readLinks(&s)
+		r.readLinks(ctx, &s)
 	}
+	s.notRead("efa", r.readEFA(ctx, &s))
 	return s, nil
+}
+
+// functions returns the PCI functions of a vendor that can be read.
+func (r *reader) functions(ctx context.Context, vendor uint64) ([]sysfs.Function, error) {
+	type list struct {
+		functions []sysfs.Function
+		err       error
+	}
+	l, err := bounded.Do(ctx, &r.calls, "pci", func() (list, error) {
+		functions, err := sysfs.PCI(r.sysfs, vendor)
+		return list{functions, err}, nil
+	})
+	return l.functions, errors.Join(l.err, err)
+}
+
+// file reads a file that may not answer: a register of a device that is gone, a report in a folder of the network.
+func (r *reader) file(ctx context.Context, path string) ([]byte, error) {
+	return bounded.Do(ctx, &r.calls, path, func() ([]byte, error) { return os.ReadFile(path) })
+}
+
+func (s *snapshot) notRead(subject string, err error) {
+	if err != nil {
+		s.Unread = append(s.Unread, npd.Unread{Subject: subject, Why: err.Error()})
+	}
 }
 
 func (r *reader) device(address, name string) string {
@@ -105,7 +125,7 @@ func (r *reader) readModules(s *snapshot) {
 }
 
 // readPaths reads what lies between GPUs and adapters.
-func (r *reader) readPaths(s *snapshot) {
+func (r *reader) readPaths(ctx context.Context, s *snapshot) {
 	iommu, _ := os.ReadDir(filepath.Join(r.sysfs, "class/iommu"))
 	intelOrAMD := slices.ContainsFunc(iommu, func(e os.DirEntry) bool {
 		return strings.HasPrefix(e.Name(), "dmar") || strings.HasPrefix(e.Name(), "ivhd")
@@ -119,12 +139,12 @@ func (r *reader) readPaths(s *snapshot) {
 	for _, end := range slices.Concat(s.GPUs, s.Adapters) {
 		path, err := filepath.EvalSymlinks(filepath.Join(r.sysfs, "bus/pci/devices", end))
 		if err != nil {
-			s.Unread = append(s.Unread, npd.Unread{Subject: "pci " + end, Why: err.Error()})
+			s.notRead("pci "+end, err)
 			continue
 		}
 		// The folder above a device is the port that leads to it.
 		port := filepath.Dir(path)
-		config, err := os.ReadFile(filepath.Join(port, "config"))
+		config, err := r.file(ctx, filepath.Join(port, "config"))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // a root complex without a port, as in a VM
 		}
@@ -134,7 +154,7 @@ func (r *reader) readPaths(s *snapshot) {
 		}
 		switch name := filepath.Base(port); {
 		case err != nil:
-			s.Unread = append(s.Unread, npd.Unread{Subject: "pci " + name, Why: err.Error()})
+			s.notRead("pci "+name, err)
 		case redirects && !slices.Contains(s.Redirects, name):
 			s.Redirects = append(s.Redirects, name)
 		}
@@ -147,15 +167,15 @@ var efaCounters = []string{"retrans_timeout_events", "impaired_remote_conn_event
 const efaWindow = time.Hour
 
 // readEFA reads the counters of EFA devices and remembers their growth.
-func (r *reader) readEFA(s *snapshot) error {
+func (r *reader) readEFA(ctx context.Context, s *snapshot) error {
 	now := map[string]uint64{}
 	for _, name := range efaCounters {
 		files, _ := filepath.Glob(filepath.Join(r.sysfs, "class/infiniband/*/ports/1/hw_counters", name))
 		for _, file := range files {
 			device := strings.Split(strings.TrimPrefix(file, filepath.Join(r.sysfs, "class/infiniband")+"/"), "/")[0]
-			value, err := sysfs.Uint(file)
+			value, err := bounded.Do(ctx, &r.calls, file, func() (uint64, error) { return sysfs.Uint(file) })
 			if err != nil {
-				s.Unread = append(s.Unread, npd.Unread{Subject: "efa " + device, Why: err.Error()})
+				s.notRead("efa "+device, err)
 				continue
 			}
 			now[device+" "+name] = value

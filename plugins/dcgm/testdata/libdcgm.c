@@ -9,7 +9,7 @@
 //	diag -34                          what dcgmRunDiagnostic returns
 //	result GPU TEST RESULT CODE TEXT  one result of the diagnostic, in numbers of dcgm_structs.h; CODE 0 for no error, GPU -1 for none
 //	error GPU TEST CODE TEXT          one more error
-//	watch MASK                        what the host engine watches
+//	watch MASK                        what the host engine watches; -1 and it never says
 //	incident GPU HEALTH CODE TEXT     what it has seen
 #include <dlfcn.h>
 #include <netdb.h>
@@ -223,6 +223,7 @@ dcgmReturn_t dcgmGetDeviceAttributes(dcgmHandle_t handle, unsigned int gpu, dcgm
 dcgmReturn_t dcgmHealthGet(dcgmHandle_t handle, dcgmGpuGrp_t group, dcgmHealthSystems_t *systems) {
 	(void)handle, (void)group;
 	*systems = number("watch", 0);
+	while (*systems == (dcgmHealthSystems_t)-1) pause();
 	return DCGM_ST_OK;
 }
 dcgmReturn_t dcgmHealthCheck(dcgmHandle_t handle, dcgmGpuGrp_t group, dcgmHealthResponse_t *response) {
