@@ -62,6 +62,8 @@ func TestAThresholdThatIsTooLowIsFound(t *testing.T) {
 			alarm{kind: "alert", by: "GPUXidError", during: "xid-31-of-an-application"}},
 		"corrected errors are problems": {"KernelHardwareError", "-min-repair=Monitor", "", "",
 			alarm{kind: "alert", by: "KernelHardwareError", during: "pcie-corrected-errors"}},
+		"a single restart of a service is a fault": {"NodeServiceDown", "-restarts=1", "", "",
+			alarm{kind: "action", by: "node-service", during: "services-restart-in-an-upgrade"}},
 		"one lost heartbeat is a dead node": {"", "", "for: 2m\n      clearAfter: 5m", "for: 1s\n      clearAfter: 5m",
 			alarm{kind: "action", by: "node-not-ready", during: "kubelet-restart"}},
 	} {

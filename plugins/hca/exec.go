@@ -27,8 +27,12 @@ func (r *reader) askTool(ctx context.Context) (devinfo, error) {
 		// Its output is judged below, and is no reason.
 		d.Err = fmt.Sprintf("%s: %v", r.tool, exit)
 	}
-	if len(d.Ports) == 0 && err != nil {
+	switch {
+	case len(d.Ports) > 0:
+	case err != nil:
 		return devinfo{}, errors.New(d.Err)
+	default: // such as a list of ibv_devinfo -l: it says where there is no adapter, and fails
+		return devinfo{}, fmt.Errorf("%s printed no adapter: %.80q", r.tool, out)
 	}
 	return d, nil
 }

@@ -60,6 +60,7 @@ var corpus = map[string][]string{
 	"nvml-mismatch": {"Failed to initialize NVML: Driver/library version mismatch", "pynvml.NVMLError_LibRmVersionMismatch: Driver/library version mismatch",
 		"nvidia-container-cli: initialization error: nvml error: driver/library version mismatch"},
 	"npu-ecc":                {"RuntimeError: ... HBM MULTI BIT ECC ERROR."},
+	"npu-ecc-code":           {"RuntimeError: ACL stream synchronize failed, error code:507054"},
 	"cuda-launch-name":       {"Failed to launch CUDA kernel: CUDA_ERROR_LAUNCH_FAILED"},
 	"cuda-illegal-name":      {"Failed call to cuStreamSynchronize: CUDA_ERROR_ILLEGAL_ADDRESS"},
 	"cuda-not-ready-name":    {"cuInit failed: CUDA_ERROR_SYSTEM_NOT_READY"},
