@@ -37,7 +37,8 @@ func (p *devicePlugin) GetDevicePluginOptions(context.Context, *pluginapi.Empty)
 }
 
 func (p *devicePlugin) ListAndWatch(_ *pluginapi.Empty, stream grpc.ServerStreamingServer[pluginapi.ListAndWatchResponse]) error {
-	if err := stream.Send(&pluginapi.ListAndWatchResponse{Devices: []*pluginapi.Device{{ID: "GPU-0", Health: pluginapi.Healthy}}}); err != nil {
+	all := []*pluginapi.Device{{ID: "GPU-0", Health: pluginapi.Healthy}}
+	if err := stream.Send(&pluginapi.ListAndWatchResponse{Devices: all}); err != nil {
 		return err
 	}
 	<-stream.Context().Done()
@@ -54,6 +55,9 @@ func (m *host) offersGPU(t *testing.T) {
 	t.Helper()
 	file := filepath.Join(m.Dir, "nvidia0")
 	if err := unix.Mknod(file, unix.S_IFCHR|0o666, int(unix.Mkdev(195, 0))); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(file, 0o666); err != nil { // whatever the umask is: the container's user is nobody
 		t.Fatal(err)
 	}
 	const name = "pitcrew-e2e.sock"
@@ -120,7 +124,7 @@ func refuse(t *testing.T, pid int) {
 		return
 	}
 	v1, _, _ = strings.Cut(v1, "\n")
-	if err := os.WriteFile(filepath.Join("/sys/fs/cgroup/devices", v1, "devices.deny"), []byte("c 195:* rw"), 0o200); err != nil {
+	if err := os.WriteFile(filepath.Join("/sys/fs/cgroup/devices", v1, "devices.deny"), []byte("c 195:0 rw"), 0o200); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -136,7 +140,7 @@ func TestAContainerThatLostItsGPU(t *testing.T) {
 	m.offersGPU(t)
 	train := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{
 		// It opens its GPU again and again, and writes down what the kernel says.
-		Command:   []string{"/bin/sh", "-c", "while :; do (: <>/dev/nvidia0) 2>&1 | /bin/busybox tail -n 1 >/dev/termination-log; /bin/busybox usleep 200000; done"},
+		Command:   []string{"/bin/sh", "-c", "while :; do (: <>/dev/nvidia0) 2>/dev/termination-log; /bin/busybox sleep 1; done"},
 		Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{gpuResource: resource.MustParse("1")}},
 	}}}}
 	train.Name = "lost"

@@ -43,10 +43,10 @@ type GPU struct {
 	Minor *int `json:"minor,omitempty"`
 	// NotInNVML is set for a GPU on the bus that NVML does not know.
 	NotInNVML bool `json:"notInNVML,omitempty"`
-	// NoHandle is NVML's UNKNOWN instead of a handle, or to every question: the usual face of a GPU that is off the bus. Unpowered is its
-	// INSUFFICIENT_POWER.
-	NoHandle  string `json:"noHandle,omitempty"`
-	Unpowered string `json:"unpowered,omitempty"`
+	// NoHandle is NVML's UNKNOWN instead of a handle, or to every question: the usual face of a GPU that is off the bus. Unusable is its
+	// INSUFFICIENT_POWER or IRQ_ISSUE, the other errors that nvml.h has for a handle and that are of the GPU.
+	NoHandle string `json:"noHandle,omitempty"`
+	Unusable string `json:"unusable,omitempty"`
 	// Lost is NVML's GPU_IS_LOST, NeedsReset its RESET_REQUIRED, on any question.
 	Lost       bool `json:"lost,omitempty"`
 	NeedsReset bool `json:"needsReset,omitempty"`
@@ -95,7 +95,7 @@ func (g GPU) Silent() string {
 	if g.NotInNVML {
 		return Unlisted
 	}
-	return cmp.Or(g.NoHandle, g.Unpowered, g.Unread)
+	return cmp.Or(g.NoHandle, g.Unusable, g.Unread)
 }
 
 // Memory is what a GPU reports of its memory errors.

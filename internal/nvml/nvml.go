@@ -410,7 +410,9 @@ func (s *session) byAddress(address string, parts []Part, to chan<- answer) {
 	case nvml.ERROR_UNKNOWN:
 		g.NoHandle = noHandle
 	case nvml.ERROR_INSUFFICIENT_POWER:
-		g.Unpowered = noHandle + ", external power not connected"
+		g.Unusable = noHandle + ", external power not connected"
+	case nvml.ERROR_IRQ_ISSUE:
+		g.Unusable = noHandle + ", the kernel has an interrupt issue with it"
 	default:
 		if !note(&g, "handle", ret) && g.Unread != "" {
 			g.Unread = noHandle

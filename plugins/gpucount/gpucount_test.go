@@ -129,6 +129,8 @@ func TestAGPUWithoutAHandle(t *testing.T) {
 		"a young node": {"3.error 999", "exit 2\nunknown: gpu 0000:13:00: " + unknown, []string{"-grace", "8760h"}},
 		"no power": {"3.error 8",
 			"exit 1\nInspect gpu 0000:13:00: Unable to determine the device handle for GPU: Insufficient External Power, external power not connected", nil},
+		"an interrupt issue": {"3.error 11",
+			"exit 1\nInspect gpu 0000:13:00: Unable to determine the device handle for GPU: Interrupt Request Issue, the kernel has an interrupt issue with it", nil},
 		"a young node without power": {handle(3, "8"),
 			"exit 1\nInspect gpu 0000:13:00: Unable to determine the device handle for GPU: Insufficient External Power, external power not connected",
 			[]string{"-grace", "8760h"}},

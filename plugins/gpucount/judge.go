@@ -105,8 +105,8 @@ func (j *judgement) reach(g gpu.GPU) {
 		j.missing(g.Subject(), g.NoHandle)
 	case g.NoHandle != "":
 		j.NotRead(g.Subject(), g.NoHandle)
-	case g.Unpowered != "":
-		j.Found(conditions.Inspect, g.Subject(), g.Unpowered)
+	case g.Unusable != "":
+		j.Found(conditions.Inspect, g.Subject(), g.Unusable)
 	}
 }
 
