@@ -95,7 +95,11 @@ func (l *limits) tool(s snapshot, result *npd.Result) {
 			subject = "gpu #" + g.Index
 		}
 		if g.State != available {
-			result.Found(conditions.Reboot, subject, g.State)
+			if g.lost() {
+				result.Found(conditions.Reboot, subject, g.State)
+			} else {
+				result.NotRead(subject, fmt.Sprintf("mx-smi -L: its state is %.40q", g.State))
+			}
 			continue
 		}
 		if g.Hotspot != nil && *g.Hotspot >= l.Hotspot {

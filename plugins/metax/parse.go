@@ -27,12 +27,15 @@ type gpu struct {
 // available is the state of a GPU that works.
 const available = "Available"
 
+// lost reports whether the driver has lost the GPU. Another state than this and available is not known.
+func (g gpu) lost() bool { return strings.HasPrefix(g.State, "Not Available") || g.State == "Unavailable" }
+
 // errNotMetaX: another vendor's tool (MOFFETT's) has the same name.
 var errNotMetaX = errors.New("this is not MetaX's mx-smi")
 
 // listed is a line of `mx-smi -L`, "GPU#0  MXC500  0000:08:00.0  Available (UUID: ...)" or, of a GPU that the driver
-// has lost, "GPU#1  MXC550  bus  Not Available(MetaX Sysfs File Unaccessible)".
-var listed = regexp.MustCompile(`^GPU#(\d+)\s+(\S+)\s+(\S+)\s+(\S.*)$`)
+// has lost, "GPU#1  MXC550  bus  Not Available(MetaX Sysfs File Unaccessible)". A model may have two words, as "MetaX C550".
+var listed = regexp.MustCompile(`^GPU#(\d+)\s+(\S.*?)\s+([0-9a-fA-F:]+:[0-9a-fA-F]+\.[0-7]|bus)\s+(\S.*)$`)
 
 // parseList reads the output of `mx-smi -L`.
 func parseList(out string) ([]gpu, error) {
@@ -58,7 +61,7 @@ func parseList(out string) ([]gpu, error) {
 }
 
 // section opens the part of one GPU in the other outputs.
-var section = regexp.MustCompile(`^GPU#(\d+)\s+\S+\s+\S+$`)
+var section = regexp.MustCompile(`^GPU#(\d+)\s+\S.*\s\S+$`)
 
 // parseValues reads the first value per GPU whose key matches, in an output like that of `mx-smi --show-temperature`.
 // The number of GPUs in it must be what its head says.
