@@ -23,7 +23,8 @@ import (
 // containers returns the answer of the plugin about this node's kubelet and containerd, without a wait for faults that last.
 func (m *host) containers(t *testing.T) string {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), filepath.Join(m.Root, "bin", "containers"), "-after", "0s", "-state-dir", filepath.Join(m.Dir, "containers"),
+	cmd := exec.CommandContext(t.Context(), filepath.Join(m.Root, "bin", "containers"), "-after", "0s", "-min-repair", "RestartApp",
+		"-state-dir", filepath.Join(m.Dir, "containers"),
 		"-tasks", "/run/containerd/io.containerd.runtime.v2.task/k8s.io",
 		"-pod-resources", filepath.Join(m.KubeletDir(), "pod-resources/kubelet.sock"))
 	out, _ := cmd.Output() // its exit code is in its answer

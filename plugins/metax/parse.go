@@ -28,7 +28,9 @@ type gpu struct {
 const available = "Available"
 
 // lost reports whether the driver has lost the GPU. Another state than this and available is not known.
-func (g gpu) lost() bool { return strings.HasPrefix(g.State, "Not Available") || g.State == "Unavailable" }
+func (g gpu) lost() bool {
+	return strings.HasPrefix(g.State, "Not Available") || g.State == "Unavailable"
+}
 
 // errNotMetaX: another vendor's tool (MOFFETT's) has the same name.
 var errNotMetaX = errors.New("this is not MetaX's mx-smi")

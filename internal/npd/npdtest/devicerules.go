@@ -35,7 +35,8 @@ func AttachDeviceRules(t *testing.T, cgroup string, program []byte, flags uint32
 		version, flags    uint32
 		name              [16]byte
 		ifindex, expected uint32
-	}{kind: bpfCgroupDevice, count: uint32(len(program) / 8), code: address(&program[0]), license: address(&license[0]), expected: bpfAttachDevice}
+	}{kind: bpfCgroupDevice, count: uint32(len(program) / 8), code: address(&program[0]), license: address(&license[0])}
+	load.expected = bpfAttachDevice
 	fd, err := bpf(bpfProgLoad, unsafe.Pointer(&load), unsafe.Sizeof(load))
 	runtime.KeepAlive(program)
 	runtime.KeepAlive(license)
