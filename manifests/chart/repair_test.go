@@ -193,6 +193,19 @@ func TestAKubeletElsewhere(t *testing.T) {
 	}
 }
 
+// Each program asks who holds a GPU, and the driver's own pods of an operator in another namespace must not count.
+func TestTheDriversNamespaces(t *testing.T) {
+	const elsewhere = "repair: {enabled: true, driverNamespaces: [nvidia-gpu-operator, gpu]}"
+	for values, want := range map[string]string{repairEnabled: "", elsewhere: "-driver-namespaces=nvidia-gpu-operator,gpu"} {
+		for name, template := range podTemplates(t, mustRender(t, values)) {
+			args := template.Template.Spec.Containers[0].Args
+			if flag := args[len(args)-1]; want != "" && flag != want || want == "" && strings.Contains(flag, "namespaces") {
+				t.Errorf("%s runs with %q", name, args)
+			}
+		}
+	}
+}
+
 func TestTemplatesOfTheValues(t *testing.T) {
 	objects := mustRender(t, `
 image: {registry: r, tag: '1', pullSecrets: [{name: registry}]}

@@ -8,6 +8,9 @@ args:
 - -{{ $flag }}={{ . }}
 {{- end }}
 {{- end }}
+{{- with (.Values.repair).driverNamespaces }}
+- -driver-namespaces={{ join "," . }}
+{{- end }}
 {{- with $dcgm.image }}
 image: {{ . }}
 {{- end }}

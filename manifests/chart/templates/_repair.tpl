@@ -5,6 +5,11 @@
 {{- toYaml $templates }}
 {{- end }}
 
+{{- /* The flag for the namespaces of the driver's pods, behind other arguments. */}}
+{{- define "pitcrew.driverNamespaces" -}}
+{{- with (.Values.repair).driverNamespaces }}, {{ printf "-driver-namespaces=%s" (join "," .) | quote }}{{ end }}
+{{- end }}
+
 {{- define "pitcrew.shippedTemplates" -}}
 {{- $container := dict "image" (include "pitcrew.image" (dict "root" . "name" "npd-plugins" "tag" (.Values.repair).tag)) "imagePullPolicy" .Values.image.pullPolicy "command" (list "/opt/pitcrew/bin/repair") }}
 # Its program runs the diagnostics of the plugin dcgm, which then judges the report.
@@ -44,7 +49,7 @@ reset-gpu:
     containers:
     - name: reset-gpu
       {{- toYaml $container | nindent 6 }}
-      args: [reset-gpu, -gpu=$(GPUS)]
+      args: [reset-gpu, -gpu=$(GPUS){{ include "pitcrew.driverNamespaces" . }}]
       securityContext: {privileged: true, readOnlyRootFilesystem: true}
       volumeMounts:
       - {name: state, mountPath: /run/pitcrew}
@@ -62,7 +67,7 @@ reboot:
     containers:
     - name: reboot
       {{- toYaml $container | nindent 6 }}
-      args: [reboot, -boot-id=$(BOOT_ID)]
+      args: [reboot, -boot-id=$(BOOT_ID){{ include "pitcrew.driverNamespaces" . }}]
       # It asks logind over D-Bus. The profiles for containers deny that.
       securityContext:
         runAsUser: 0
