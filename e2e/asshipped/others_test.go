@@ -22,6 +22,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	"github.com/pitcrew-dev/pitcrew/e2e/asshipped/pages"
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
@@ -73,7 +74,7 @@ func TestOtherPagesAsShipped(t *testing.T) {
 		authorizationv1.ResourceAttributes{Verb: "get", Resource: "pods", Subresource: "log", Namespace: "default"},
 		authorizationv1.ResourceAttributes{Verb: "watch", Resource: "configmaps", Namespace: "health"})
 	for name, test := range map[string]func(*testing.T, *cluster.Cluster){
-		"devices": devicesPage, "progress": progressPage, "preflight": preflightPage,
+		"devices": devicesPage, "progress": progressPage, "preflight": preflightPage, "kcover": kcoverPage,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, c) })
 	}
@@ -163,10 +164,12 @@ func preflightPage(t *testing.T, c *cluster.Cluster) {
 		}
 	}
 	byHelm := func(string) {}
-	injected := func(string) {
+	injected := func(text string) {
 		s.until("the container is put in", func() error {
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "rank"}}
-			pod.Labels = map[string]string{conditions.LabelPreflight: "true"}
+			if err := yaml.UnmarshalStrict([]byte(text), pod); err != nil {
+				t.Fatal(err)
+			}
 			pod.Spec.Containers = []corev1.Container{{Name: "rank", Image: "none"}}
 			err := c.Client.Create(t.Context(), pod, client.DryRunAll)
 			if err != nil || len(pod.Spec.InitContainers) != 1 || pod.Spec.InitContainers[0].Name != "preflight" {
@@ -180,7 +183,7 @@ func preflightPage(t *testing.T, c *cluster.Cluster) {
 		step{"kubectl apply --server-side -k manifests/preflight", valid},
 		step{"kubectl apply -k manifests/preflight/namespace -n team-a", valid},
 		step{"kubectl pitcrew release", func(string) {}},
-		step{"helm upgrade", injected},
+		step{"helm upgrade", byHelm}, step{"metadata: {labels: ", injected},
 		step{"kubectl apply -k manifests/preflight/inject", valid},
 		step{"kubectl apply -k manifests/preflight/inject/namespace -n team-a", valid},
 		step{"apiVersion: scheduling.k8s.io/v1", func(text string) {
@@ -266,11 +269,24 @@ func (s *site) pod(name, node string) {
 	})
 }
 
-// findsItsRank runs the program of a pod, with its arguments, environment and account.
+// findsItsRank runs the program of a pod.
 func (s *site) findsItsRank(pod *corev1.Pod) {
 	s.Helper()
+	out, err := s.preflight(pod, pod.Spec.Containers[0], "", "-meet-timeout=1s")
+	want := []string{"Found this pod's rank", "rank=" + pod.Annotations[batchv1.JobCompletionIndexAnnotation], "of=8"}
+	if slices.ContainsFunc(want, func(text string) bool { return !strings.Contains(out, text) }) {
+		s.Errorf("preflight: %v\n%s\nwant %q", err, out, want)
+	}
+}
+
+// preflight runs the program of a container of a pod, with its arguments, environment and account, and returns its output. The volume
+// is what the container finds where it mounts its only one.
+func (s *site) preflight(pod *corev1.Pod, container corev1.Container, volume string, more ...string) (string, error) {
+	s.Helper()
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Spec.ServiceAccountName}}
-	token := &authenticationv1.TokenRequest{}
+	token := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{BoundObjectRef: &authenticationv1.BoundObjectReference{
+		APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID,
+	}}}
 	if err := s.Client.SubResource("token").Create(s.T.Context(), account, token); err != nil {
 		s.Fatal(err)
 	}
@@ -281,10 +297,13 @@ func (s *site) findsItsRank(pod *corev1.Pod) {
 		}
 	}
 	const secrets = "/var/run/secrets/kubernetes.io/serviceaccount"
-	script := `mount -t tmpfs none /var/run && mkdir -p ` + secrets + ` && cp "$0"/* ` + secrets + ` && exec "$@"`
-	container := pod.Spec.Containers[0]
+	script := `mount -t tmpfs none /var/run && mkdir -p ` + secrets + ` && cp "$0"/* ` + secrets
+	if volume != "" {
+		path := container.VolumeMounts[0].MountPath
+		script += ` && mount -t tmpfs none /var/lib && mkdir -p ` + path + ` && cp -Rp ` + volume + `/. ` + path
+	}
 	program := filepath.Join(s.Root, "bin", "preflight")
-	args := append([]string{"--map-root-user", "--mount", "sh", "-c", script, folder, program, "-meet-timeout=1s"}, container.Args...)
+	args := append([]string{"--map-root-user", "--mount", "sh", "-c", script + ` && exec "$@"`, folder, program}, append(more, container.Args...)...)
 	cmd := exec.CommandContext(s.T.Context(), "unshare", args...)
 	host, port, err := net.SplitHostPort(strings.TrimPrefix(s.Admin.Host, "https://"))
 	if err != nil {
@@ -296,8 +315,5 @@ func (s *site) findsItsRank(pod *corev1.Pod) {
 		cmd.Env = append(cmd.Env, e.Name+"="+value(e.Name))
 	}
 	out, err := cmd.CombinedOutput()
-	want := []string{"Found this pod's rank", "rank=" + pod.Annotations[batchv1.JobCompletionIndexAnnotation], "of=8"}
-	if slices.ContainsFunc(want, func(text string) bool { return !strings.Contains(string(out), text) }) {
-		s.Errorf("preflight: %v\n%s\nwant %q", err, out, want)
-	}
+	return string(out), err
 }

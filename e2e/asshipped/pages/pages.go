@@ -18,10 +18,13 @@ type Shown struct {
 }
 
 var (
-	// fence is a fenced block of YAML, command one line of commands with the lines that continue it, and inline a command in a sentence.
+	// fence is a fenced block of YAML, command one line of commands with the lines that continue it, and inline a command in a sentence,
+	// also one of a program of ours.
 	fence   = regexp.MustCompile("(?ms)^```yaml\n(.*?)^```$")
 	command = regexp.MustCompile(`(?m)^    ((?:kubectl|helm) (?:[^\n]*\\\n)*[^\n]*)$`)
-	inline  = regexp.MustCompile("`(kubectl [^`]*)`")
+	inline  = regexp.MustCompile("`((?:kubectl|helm|repair|remediator|preflight|dcgm) [^`]*)`")
+	// unread is what none of these finds: a fence of another language or within a list, and YAML that is only indented.
+	unread  = regexp.MustCompile("(?m)^(?: *```[^y\\n].*| +```.*|    [a-zA-Z]+:(?: .*)?)$")
 	comment = regexp.MustCompile(`\s+# .*$`)
 )
 
@@ -33,6 +36,9 @@ func Of(t *testing.T, root, page string) (all []Shown) {
 		t.Fatal(err)
 	}
 	text := string(data)
+	if line := unread.FindString(fence.ReplaceAllString(text, "")); line != "" {
+		t.Fatalf("docs/%s shows %q in a form that no test reads", page, line)
+	}
 	for i := 0; i < len(text); {
 		next, end, what := len(text), len(text), ""
 		for _, pattern := range []*regexp.Regexp{fence, command, inline} {
