@@ -58,6 +58,8 @@ type Options struct {
 	// APIOnly runs etcd and the API server alone: the caller plays all controllers and kubelets. For worlds of thousands of nodes, see
 	// [Cluster.Store].
 	APIOnly bool
+	// FeatureGates are those of the API server, the controller manager and the scheduler, as in GenericWorkload=true.
+	FeatureGates string
 	// APIServerFlags are further flags of the API server.
 	APIServerFlags []string
 	// Progress receives lines about what is being built and started; nil discards them.

@@ -95,6 +95,9 @@ func (c *Cluster) startAPI(ctx context.Context, opts Options) error {
 		if opts.Audit {
 			c.apiServerArgs = append(c.apiServerArgs, "--audit-policy-file=audit.yaml", "--audit-log-path=audit.log", "--audit-log-mode=blocking")
 		}
+		if opts.FeatureGates != "" {
+			c.apiServerArgs = append(c.apiServerArgs, "--feature-gates="+opts.FeatureGates)
+		}
 		c.apiServerArgs = append(c.apiServerArgs, opts.APIServerFlags...)
 		c.apiServer, err = c.run("kube-apiserver", components.Kube.Path(c.Root), nil, c.apiServerArgs...)
 		return c.apiServer, c.apiServerReady, err
@@ -230,6 +233,9 @@ func (c *Cluster) startControllers(opts Options) error {
 		// At the default of 20 requests per second and controller 1000 nodes keep their not-ready taint for minutes.
 		args = append([]string{name, "--kubeconfig=" + kubeconfig, "--secure-port=0", "--leader-elect=false",
 			"--kube-api-qps=1000", "--kube-api-burst=2000"}, args...)
+		if opts.FeatureGates != "" {
+			args = append(args, "--feature-gates="+opts.FeatureGates)
+		}
 		if err := c.keep(func() (*Process, error) {
 			p, err := c.run(name, components.Kube.Path(c.Root), nil, args...)
 			if err == nil && name == controllerManager {

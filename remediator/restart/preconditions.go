@@ -60,6 +60,7 @@ const (
 	PodsLeaveNode       = "PodsLeaveNode"       // its pods will not come back to the node
 	StopDoesNotFailIt   = "StopDoesNotFailIt"   // no podFailurePolicy takes the stop for a failure
 	StopDoesNotFinishIt = "StopDoesNotFinishIt" // it is no work queue that a stop would complete
+	GangCanStart        = "GangCanStart"        // as many pods are left as its PodGroup needs to be scheduled
 )
 
 // Evaluate decides what is done with a job that has active pods on a quarantined node, or a failed one. The preconditions
@@ -171,6 +172,7 @@ func preconditions(t Trigger, job Job, onNode []corev1.Pod) []Precondition {
 		reported(PodsLeaveNode, podsComeBack(t, job, onNode)),
 		reported(StopDoesNotFailIt, stopFails(job)),
 		reported(StopDoesNotFinishIt, stopFinishes(job)),
+		reported(GangCanStart, gangIncomplete(job)),
 	}
 }
 
@@ -210,6 +212,27 @@ func stopFinishes(job Job) Blocked {
 		if j.Spec.Completions == nil && j.Status.Succeeded > 0 {
 			return Blocked{"WorkQueue", fmt.Sprintf(
 				"Job %s has no completions and a pod succeeded: without active pods it counts as complete", j.Name)}
+		}
+	}
+	return Blocked{}
+}
+
+// gangIncomplete is about a Job with a PodGroup of scheduling.k8s.io: the scheduler waits for as many pods as the gang had at first, also
+// when some of its indexes have ended (https://github.com/kubernetes/kubernetes/issues/142330).
+func gangIncomplete(job Job) Blocked {
+	for _, j := range job.Jobs {
+		s := j.Spec.Scheduling
+		if s == nil || s.SchedulingPolicy == nil || s.SchedulingPolicy.Gang == nil || j.Spec.Completions == nil {
+			continue
+		}
+		left := *j.Spec.Completions - j.Status.Succeeded
+		if ptr.Deref(j.Status.FailedIndexes, "") != "" {
+			left-- // at least
+		}
+		if needs := ptr.Deref(s.SchedulingPolicy.Gang.MinCount, ptr.Deref(j.Spec.Parallelism, 1)); left < needs {
+			return Blocked{"GangIncomplete", fmt.Sprintf(
+				"Job %s is a gang of %d pods and only %d are left, because indexes have ended: once stopped, it would never be scheduled",
+				j.Name, needs, left)}
 		}
 	}
 	return Blocked{}

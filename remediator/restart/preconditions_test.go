@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	schedulingv1alpha3 "k8s.io/api/scheduling/v1alpha3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 )
@@ -232,6 +233,27 @@ func TestPreconditions(t *testing.T) {
 		},
 		"a work queue without a success": {change: func(j *batchv1.Job) { j.Spec.Completions = nil }},
 		"a counted job with a success":   {change: func(j *batchv1.Job) { j.Status.Succeeded = 1 }},
+		"a gang of which an index has ended": {
+			change: func(j *batchv1.Job) {
+				j.Spec.Scheduling, j.Status.Succeeded = nativeGang(nil), 1
+				j.Spec.Parallelism, j.Spec.Completions = ptr.To[int32](4), ptr.To[int32](4)
+			},
+			want: Blocked{"GangIncomplete", "Job train is a gang of 4 pods and only 3 are left, because indexes have ended: once stopped, it would never be scheduled"},
+		},
+		"a gang of which an index has failed": {
+			change: func(j *batchv1.Job) {
+				j.Spec.Scheduling, j.Status.FailedIndexes = nativeGang(nil), ptr.To("2")
+				j.Spec.Parallelism, j.Spec.Completions = ptr.To[int32](4), ptr.To[int32](4)
+			},
+			want: Blocked{"GangIncomplete", "Job train is a gang of 4 pods and only 3 are left, because indexes have ended: once stopped, it would never be scheduled"},
+		},
+		"a gang of fewer pods than are left": {change: func(j *batchv1.Job) {
+			j.Spec.Scheduling, j.Status.Succeeded = nativeGang(ptr.To[int32](3)), 1
+			j.Spec.Parallelism, j.Spec.Completions = ptr.To[int32](4), ptr.To[int32](4)
+		}},
+		"a whole gang": {change: func(j *batchv1.Job) {
+			j.Spec.Scheduling, j.Spec.Parallelism, j.Spec.Completions = nativeGang(nil), ptr.To[int32](4), ptr.To[int32](4)
+		}},
 		"another controller manages it": {
 			change: func(j *batchv1.Job) { j.Spec.ManagedBy = ptr.To("kueue.x-k8s.io/multikueue") },
 			want:   Blocked{"ManagedBy", "it is managed by kueue.x-k8s.io/multikueue"},
@@ -355,9 +377,15 @@ func TestPreconditionsAreInOrder(t *testing.T) {
 	}
 	want := []string{
 		OptedIn, NotFinished, NotDeleted, NoRestartUnderWay, NotSuspended, NotReplacingPods, NotYetRestarted,
-		OwnController, Supported, PodsLeaveNode, StopDoesNotFailIt, StopDoesNotFinishIt,
+		OwnController, Supported, PodsLeaveNode, StopDoesNotFailIt, StopDoesNotFinishIt, GangCanStart,
 	}
 	if diff := cmp.Diff(want, names); diff != "" {
 		t.Error(diff)
 	}
+}
+
+func nativeGang(minCount *int32) *batchv1.JobSchedulingConfiguration {
+	return &batchv1.JobSchedulingConfiguration{SchedulingPolicy: &schedulingv1alpha3.WorkloadPodGroupSchedulingPolicy{
+		Gang: &schedulingv1alpha3.WorkloadPodGroupGangSchedulingPolicy{MinCount: minCount},
+	}}
 }
