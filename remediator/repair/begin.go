@@ -3,9 +3,13 @@ package repair
 import (
 	"fmt"
 	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/firstcheck"
@@ -16,6 +20,15 @@ import (
 
 // WaitsForProof is the reason of a [Waiting] for a condition that nothing on the node reports, waitsForApproval of one for a person.
 const WaitsForProof, waitsForApproval = "proof", "approval"
+
+// AwaitsApproval reports whether the repair of a node waits for a person to approve it.
+func AwaitsApproval(p *policy.Policy, n *corev1.Node, r *visit.Record, q *causes.Record, now time.Time) bool {
+	if p.Repair == nil || proof.Standing(n, q) == nil || r != nil && r.Current != nil {
+		return false // the step of a visit under way needs its Job
+	}
+	waits := Next(p, Facts{Node: n, Record: r, Quarantine: q}, now).Waits
+	return waits != nil && waits.Reason == waitsForApproval
+}
 
 // begin opens a visit if one is due and may begin.
 func begin(d *decision) {

@@ -23,6 +23,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/outlook"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/peers"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/starts"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
@@ -95,7 +96,7 @@ func (v *visitor) read(ctx context.Context) error {
 		v.forbidden = errors.New(problem)
 		return nil
 	}
-	live.Peers = peers.All(v.policy, v.facts.Node, v.facts.Record, v.nodes, visit.RecordOf, v.starts, v.Now().UTC())
+	live.Peers = v.peers(v.Now().UTC())
 	v.facts.Live = live
 	return nil
 }
@@ -221,7 +222,7 @@ func (v *visitor) whyNone(before *visit.Record) string {
 				last.Kind, last.Outcome, v.facts.Node.Name)
 		}
 	}
-	switch o := repair.OutlookOf(v.policy, v.facts, v.Now().UTC()); {
+	switch o := outlook.Of(v.policy, v.facts, v.Now().UTC()); {
 	case o.Class == 0:
 		return "none: " + o.Why
 	case o.Lemon != "":
@@ -239,7 +240,7 @@ func (v *visitor) describeOutlook(ctx context.Context, out io.Writer) error {
 		return nil //nolint:nilerr // what is wrong was printed
 	}
 	now := v.Now().UTC()
-	o := repair.OutlookOf(v.policy, v.facts, now)
+	o := outlook.Of(v.policy, v.facts, now)
 	if o.Class == 0 {
 		cli.Fprintf(out, "Actions:  none: %s\n", o.Why)
 		return nil
@@ -273,7 +274,7 @@ func (v *visitor) describeOutlook(ctx context.Context, out io.Writer) error {
 		return nil
 	}
 	var pods []string
-	for _, pod := range repair.OutlookOf(v.policy, v.facts, now).InTheWay {
+	for _, pod := range outlook.Of(v.policy, v.facts, now).InTheWay {
 		pods = append(pods, pod.Namespace+"/"+pod.Name)
 	}
 	slices.Sort(pods)
@@ -286,21 +287,17 @@ func (v *visitor) describeOutlook(ctx context.Context, out io.Writer) error {
 	return nil
 }
 
-// limits counts what the limits of repairs are about.
+// peers returns what counts for the limits of repairs, as the remediator does: other nodes, and repairs of nodes that are gone.
+func (v *visitor) peers(now time.Time) []peers.Peer {
+	return peers.All(v.policy, v.facts.Node, v.facts.Record, v.nodes, visit.RecordOf, v.starts, now)
+}
+
+// limits returns how far the limits of repairs are used.
 func (v *visitor) limits(now time.Time) string {
-	r := v.policy.Repair
-	active, begun, within := 0, 0, ""
-	for i := range v.nodes {
-		if n := &v.nodes[i]; r.Scope == "" || n.Labels[r.Scope] == v.facts.Node.Labels[r.Scope] {
-			peer := peers.Of(v.policy, n, now)
-			begun += peer.Begun
-			if peer.Active {
-				active++
-			}
-		}
-	}
+	r, n, within := v.policy.Repair, v.facts.Node, ""
+	active, begun := peers.Count(r, n, append(v.peers(now), peers.Of(v.policy, n, now)))
 	if r.Scope != "" {
-		within = fmt.Sprintf(", of those with %s=%s", r.Scope, v.facts.Node.Labels[r.Scope])
+		within = fmt.Sprintf(", of those with %s=%s", r.Scope, n.Labels[r.Scope])
 	}
 	text := fmt.Sprintf("%d of %d nodes are repaired or validated now%s; %d repairs within 24 h", active, r.MaxConcurrent, within, begun)
 	if r.MaxPerDay > 0 {

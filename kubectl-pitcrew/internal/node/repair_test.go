@@ -331,11 +331,12 @@ func TestRepairShowsWhatTheRemediatorRemembers(t *testing.T) {
 	reset := faulty(clitest.QuarantinedBy(t, "gpu-1", "gpu", conditions.ResetGPU), "ResetGPU gpu 0000:4e:00: Xid 48 double bit ECC error")
 	auto := strings.Replace(clitest.RepairPolicy, "mode: approve", "mode: auto", 1)
 	failed := &breaker.State{}
-	var earlier starts.Ring
+	var earlier, gone starts.Ring
 	for i, node := range []types.UID{"a", "b", "c"} {
 		failed.Note(breaker.Action{Template: "reset-gpu", Condition: "GPUXidError"}, node, breaker.Failed, clitest.Now)
 		of := clitest.NodeNamed("gpu-1") // as it was before it was deleted
 		earlier = earlier.With(starts.Of(nil, of, fmt.Sprint("q", i), "reboot", clitest.Now.Add(-time.Hour)), nil, clitest.Now)
+		gone = gone.With(starts.Of(nil, clitest.NodeNamed("gone-"+string(node)), "q", "reboot", clitest.Now.Add(-time.Hour)), nil, clitest.Now)
 	}
 	remembered := func(name, key, text string) *corev1.ConfigMap {
 		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "pitcrew", Name: name}, Data: map[string]string{key: text}}
@@ -346,6 +347,7 @@ func TestRepairShowsWhatTheRemediatorRemembers(t *testing.T) {
 	}{
 		"an action that failed on three nodes": {remembered(conditions.BreakerConfigMap, breaker.Key, failed.String()), "kubectl pitcrew reset"},
 		"three repairs of an earlier Node":     {remembered(conditions.KnownConfigMap, starts.Key, earlier.String()), "repair.lemon reached: 3 repairs in 30 days"},
+		"repairs of nodes that are gone":       {remembered(conditions.KnownConfigMap, starts.Key, gone.String()), "now; 3 repairs within 24 h of 20\n"},
 	} {
 		api := fake.NewClientBuilder().WithObjects(append(clinic(reset.DeepCopy()), test.has)...).WithIndex(&corev1.Pod{}, "spec.nodeName", byNode).Build()
 		c := &cli.Target{Namespace: "pitcrew", Now: func() time.Time { return clitest.Now }}

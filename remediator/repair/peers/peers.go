@@ -103,12 +103,8 @@ func isActive(p *policy.Policy, r *visit.Record, n *corev1.Node, q *causes.Recor
 	return v != nil && (v.Kind == visit.Repair || v.Kind == visit.Validation) && (isTainted || slices.ContainsFunc(n.Spec.Taints, r.SetsTaint))
 }
 
-// Exceeded says which limit keeps a visit from beginning; empty: none does.
-func Exceeded(p *policy.Repair, v visit.Visit, n *corev1.Node, r *visit.Record, peers []Peer, now time.Time) string {
-	before := r.Begun(day, now)
-	after := *r
-	after.Current = &v
-	active, begun := 0, before
+// Count returns how many of the peers are repaired or validated, and how many repairs have begun there, within the scope of a node.
+func Count(p *policy.Repair, n *corev1.Node, peers []Peer) (active, begun int) {
 	for _, peer := range peers {
 		if p.Scope != "" && peer.Scope != n.Labels[p.Scope] {
 			continue
@@ -118,6 +114,16 @@ func Exceeded(p *policy.Repair, v visit.Visit, n *corev1.Node, r *visit.Record, 
 			active++
 		}
 	}
+	return active, begun
+}
+
+// Exceeded says which limit keeps a visit from beginning; empty: none does.
+func Exceeded(p *policy.Repair, v visit.Visit, n *corev1.Node, r *visit.Record, peers []Peer, now time.Time) string {
+	before := r.Begun(day, now)
+	after := *r
+	after.Current = &v
+	active, begun := Count(p, n, peers)
+	begun += before
 	within := ""
 	if p.Scope != "" {
 		within = fmt.Sprintf(" with the same %s", p.Scope)

@@ -1,4 +1,5 @@
-package repair
+// Package outlook says how a quarantined node would be repaired, for people: [repair.Next] decides. It is pure.
+package outlook
 
 import (
 	"time"
@@ -7,22 +8,15 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
-	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/actions"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/job"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/pods"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/proof"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
-// AwaitsApproval tells whether the repair of a node waits for a person to approve it.
-func AwaitsApproval(p *policy.Policy, n *corev1.Node, r *visit.Record, q *causes.Record, now time.Time) bool {
-	if p.Repair == nil || proof.Standing(n, q) == nil || r != nil && r.Current != nil {
-		return false // the step of a visit under way needs its Job
-	}
-	waits := Next(p, Facts{Node: n, Record: r, Quarantine: q}, now).Waits
-	return waits != nil && waits.Reason == waitsForApproval
-}
-
-// Outlook is how a quarantined node would be repaired, whether or not it may be now. It is for people: [Next] decides.
+// Outlook is how a quarantined node would be repaired, whether or not it may be now.
 type Outlook struct {
 	// Class is the class of the actions that it needs; zero: it needs none, and Why says why not.
 	Class conditions.Repair
@@ -36,11 +30,14 @@ type Outlook struct {
 	InTheWay []corev1.Pod
 }
 
-// OutlookOf returns how a node would be repaired. The node must be quarantined, and the policy must have a repair.
-func OutlookOf(p *policy.Policy, f Facts, now time.Time) Outlook {
-	s := situation{policy: p, facts: f, now: now, record: f.Record.Clone(f.Node)}
-	s.record.ClampTimes(now)
-	plan := s.plan()
+// Of returns how a node would be repaired. The node must be quarantined, and the policy must have a repair.
+func Of(p *policy.Policy, f repair.Facts, now time.Time) Outlook {
+	record := f.Record.Clone(f.Node)
+	record.ClampTimes(now)
+	plan := actions.Plan{
+		View:   proof.View{Policy: p, Node: f.Node, Quarantine: f.Quarantine, Now: now},
+		Record: record, Earlier: f.Earlier,
+	}
 	class, why := plan.Class()
 	o := Outlook{Class: class, Why: why, Lemon: plan.Lemon()}
 	if class == 0 {
@@ -52,11 +49,11 @@ func OutlookOf(p *policy.Policy, f Facts, now time.Time) Outlook {
 			break
 		}
 		o.Left = append(o.Left, action)
-		s.record.Repairs = append(s.record.Repairs, visit.Action{At: now, Template: action.Template, Quarantine: f.Quarantine.ID})
+		record.Repairs = append(record.Repairs, visit.Action{At: now, Template: action.Template, Quarantine: f.Quarantine.ID})
 	}
 	if len(o.Left) > 0 && f.Live != nil {
 		if template := f.Live.Templates[o.Left[0].Template]; template != nil {
-			o.InTheWay = s.inTheWay(job.Reboots(template, o.Left[0]))
+			o.InTheWay = pods.InTheWay(f.Live.Pods, f.Namespace, job.Reboots(template, o.Left[0]))
 		}
 	}
 	return o
