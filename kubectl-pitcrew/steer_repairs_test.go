@@ -32,30 +32,7 @@ func TestAPersonSteersRepairs(t *testing.T) {
 		}
 	})
 	p.namespace()
-	if err := p.AddNamespace(t.Context(), conditions.RepairNamespace, map[string]string{"app.kubernetes.io/part-of": "pitcrew"}); err != nil {
-		t.Fatal(err)
-	}
-	for name, args := range map[string][]string{"reset-gpu": {"-gpu=$(GPUS)"}, "reboot": {"-boot-id=$(BOOT_ID)"}, "check": {"check"}} {
-		template := &corev1.PodTemplate{
-			ObjectMeta: metav1.ObjectMeta{Namespace: conditions.RepairNamespace, Name: name},
-			Template:   corev1.PodTemplateSpec{Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "main", Image: "none", Args: args}}}},
-		}
-		if err := p.Client.Create(t.Context(), template); err != nil {
-			t.Fatal(err)
-		}
-	}
-	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: conditions.RepairNamespace, Name: "remediator"}}
-	for _, r := range doctor.ToVisit(conditions.RepairNamespace) {
-		role.Rules = append(role.Rules, rbacv1.PolicyRule{Verbs: []string{r.Verb}, APIGroups: []string{r.Group}, Resources: []string{r.Resource}})
-	}
-	for _, object := range []client.Object{role, &rbacv1.RoleBinding{
-		ObjectMeta: role.ObjectMeta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: role.Name},
-		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: "pitcrew", Name: "pitcrew-remediator"}},
-	}} {
-		if err := p.Client.Create(t.Context(), object); err != nil {
-			t.Fatal(err)
-		}
-	}
+	p.mayVisit("reset-gpu", "reboot", "check")
 	policy := clitest.PolicyFile(t, strings.Replace(clitest.RepairPolicy, "repair: [Reboot]", "repair: [ResetGPU, Reboot]", 1))
 	remediator, err := p.StartRemediator(t.Context(), "-policy", policy, "-leader-elect=false", "-repair-namespace", conditions.RepairNamespace)
 	if err != nil {
@@ -154,6 +131,36 @@ func TestAPersonSteersRepairs(t *testing.T) {
 	}
 	if err := p.noJobs(); err != nil {
 		t.Error(err)
+	}
+}
+
+// mayVisit adds the namespace of the repair Jobs, with what the remediator may do there and PodTemplates.
+func (p person) mayVisit(templates ...string) {
+	p.Helper()
+	if err := p.AddNamespace(p.Context(), conditions.RepairNamespace, map[string]string{"app.kubernetes.io/part-of": "pitcrew"}); err != nil {
+		p.Fatal(err)
+	}
+	for _, name := range templates {
+		args := map[string][]string{"reset-gpu": {"-gpu=$(GPUS)"}, "reboot": {"-boot-id=$(BOOT_ID)"}, "check": {"check"}}[name]
+		template := &corev1.PodTemplate{
+			ObjectMeta: metav1.ObjectMeta{Namespace: conditions.RepairNamespace, Name: name},
+			Template:   corev1.PodTemplateSpec{Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "main", Image: "none", Args: args}}}},
+		}
+		if err := p.Client.Create(p.Context(), template); err != nil {
+			p.Fatal(err)
+		}
+	}
+	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: conditions.RepairNamespace, Name: "remediator"}}
+	for _, r := range doctor.ToVisit(conditions.RepairNamespace) {
+		role.Rules = append(role.Rules, rbacv1.PolicyRule{Verbs: []string{r.Verb}, APIGroups: []string{r.Group}, Resources: []string{r.Resource}})
+	}
+	for _, object := range []client.Object{role, &rbacv1.RoleBinding{
+		ObjectMeta: role.ObjectMeta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: role.Name},
+		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: "pitcrew", Name: "pitcrew-remediator"}},
+	}} {
+		if err := p.Client.Create(p.Context(), object); err != nil {
+			p.Fatal(err)
+		}
 	}
 }
 

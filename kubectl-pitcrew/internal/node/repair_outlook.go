@@ -18,6 +18,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
+	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/health"
 	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/status"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
@@ -47,15 +48,14 @@ type visitor struct {
 func visitorTo(
 	ctx context.Context, c *cli.Target, api client.Client, p *policy.Policy, nodes []corev1.Node, n *corev1.Node,
 ) (*visitor, error) {
-	jobs := conditions.RepairNamespace
-	if r, err := visit.RecordOf(n); err == nil && r != nil && r.Current != nil {
-		jobs = cmp.Or(r.Current.Namespace, jobs)
+	jobs, err := jobsNamespace(ctx, c, api, n)
+	if err != nil {
+		return nil, err
 	}
 	v := &visitor{Target: c, policy: p, nodes: nodes, reader: observe.Reader{
 		Cache: api, Live: api, Namespace: c.Namespace, Jobs: jobs, Clock: clock.RealClock{},
 		Failures: failures.New(api, api, c.Namespace, policy.Fixed(p), clock.RealClock{}),
 	}}
-	var err error
 	if v.facts, err = v.reader.Facts(ctx, n, false); err == nil {
 		err = v.readStarts(ctx, api)
 	}
@@ -63,6 +63,19 @@ func visitorTo(
 		v.forbidden, err = err, nil
 	}
 	return v, err
+}
+
+// jobsNamespace returns where the remediator has its Jobs. Who may not read its flags sees each visit as the remediator that has begun it.
+func jobsNamespace(ctx context.Context, c *cli.Target, api client.Client, n *corev1.Node) (string, error) {
+	var i health.Installation
+	if err := health.ReadInstallation(ctx, c, api, &i); err != nil {
+		return "", err
+	}
+	namespace, _ := i.RepairNamespace()
+	if r, err := visit.RecordOf(n); i.PodsErr != nil && err == nil && r != nil && r.Current != nil {
+		namespace = r.Current.Namespace
+	}
+	return cmp.Or(namespace, conditions.RepairNamespace), nil
 }
 
 // next is what the remediator does about the node now. It is nil where the user may not read what that depends on.
