@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 
@@ -67,24 +68,27 @@ func TestARestartIsAborted(t *testing.T) {
 	p.wrote(client.ObjectKeyFromObject(job), cli.EventAbortWanted, "abort of the restart requested by person: no reason given")
 }
 
-// wrote waits for no Event: the command has written it.
+// wrote waits for an Event: the remediator writes it after it has answered.
 func (p person) wrote(about client.ObjectKey, reason, note string) {
 	p.Helper()
 	namespace := about.Namespace
 	if namespace == "" {
 		namespace = metav1.NamespaceDefault
 	}
-	var events eventsv1.EventList
-	if err := p.Client.List(p.Context(), &events, client.InNamespace(namespace)); err != nil {
-		p.Fatal(err)
-	}
-	var notes []string
-	for _, e := range events.Items {
-		if e.Regarding.Name == about.Name && e.Reason == reason && e.Regarding.UID != "" {
-			notes = append(notes, e.Note)
+	p.until("Event "+reason, func() error {
+		var events eventsv1.EventList
+		if err := p.Client.List(p.Context(), &events, client.InNamespace(namespace)); err != nil {
+			return err
 		}
-	}
-	if !slices.Contains(notes, note) {
-		p.Errorf("Events %s of %s: %q, want %q", reason, about, notes, note)
-	}
+		var notes []string
+		for _, e := range events.Items {
+			if e.Regarding.Name == about.Name && e.Reason == reason && e.Regarding.UID != "" {
+				notes = append(notes, e.Note)
+			}
+		}
+		if !slices.Contains(notes, note) {
+			return fmt.Errorf("Events of %s: %q, want %q", about, notes, note)
+		}
+		return nil
+	})
 }

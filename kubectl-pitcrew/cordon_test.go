@@ -17,6 +17,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
+	"github.com/pitcrew-dev/pitcrew/remediator/request"
 )
 
 // A person releases nodes and uninstalls Pitcrew: the cordon of the remediator goes, that of a person stays although a record claims it.
@@ -72,7 +73,9 @@ func TestAPersonTakesBackOnlyTheRemediatorsCordon(t *testing.T) {
 	if out := p.run("release", "--dry-run", nodes[1]); strings.Contains(out, "uncordon") {
 		t.Error(out)
 	}
-	p.does("release", nodes[0], nodes[1])
+	p.fails("release -y --timeout=1s "+nodes[0], "no remediator has answered within 1s: the request stays on the node until one runs")
+	p.carries(nodes[0], request.ReleaseNow, "")
+	p.carries(nodes[1], request.ReleaseNow, "")
 	left(nodes[0], false)
 	left(nodes[1], true)
 

@@ -16,6 +16,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/clitest"
+	"github.com/pitcrew-dev/pitcrew/remediator/request"
 )
 
 // The same questions to a real API server, with what its controllers make of a job.
@@ -85,7 +86,7 @@ func TestDescribeOfJobsOfTheCluster(t *testing.T) {
 	p.says("__complete describe -n default job w", "why\n")
 	p.says("__complete describe "+nodes[0][:2], nodes[0]+"\n")
 	p.says("__complete describe pytorch", "pytorchjob/\n")
-	p.does("quarantine", nodes[0])
+	p.carries(nodes[0], request.Quarantine, "")
 	described("job/why", "Next:     node "+nodes[0]+": a user quarantined the node; jobs on it are left alone\n")
 	p.says("describe "+nodes[0]+" -n pitcrew", "Node:     "+nodes[0]+",")
 	if err := p.DeleteNodes(t.Context(), nodes...); err != nil {

@@ -25,6 +25,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
 	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/node"
 	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/status"
+	"github.com/pitcrew-dev/pitcrew/remediator/request"
 )
 
 const (
@@ -75,7 +76,7 @@ func newFleet(t *testing.T) person {
 	p.reports("fleet-0", "True", inspect)
 	p.reports("fleet-2", "False", "no fault")
 	p.reports("fleet-3", "Unknown", "cannot open /dev/kmsg")
-	p.does("quarantine", "fleet-1", "--reason", "smells of smoke")
+	p.carries("fleet-1", request.Quarantine, "smells of smoke")
 	return p
 }
 
@@ -207,7 +208,7 @@ func TestDescribeSaysWhatIsNextAndWhyNothingHappens(t *testing.T) {
 	if out := p.run("describe", "fleet-1"); !strings.Contains(out, "Job:      JobRestarted: Job train/llama: runs again; ") || strings.Count(out, "Job: ") != 1 {
 		t.Errorf("of a job that was restarted:\n%s", out)
 	}
-	p.does("release", "fleet-1")
+	p.carries("fleet-1", request.ReleaseNow, "")
 	p.says("describe fleet-1", "Before:   smells of smoke, released by ")
 	if out := p.run("describe", "fleet-1"); strings.Contains(out, "Taint:") || strings.Contains(out, "Cause:") {
 		t.Errorf("of a node that was released:\n%s", out)
@@ -377,6 +378,21 @@ func (p person) namespace() {
 		return
 	}
 	if err := p.AddNamespace(p.Context(), "pitcrew", nil); err != nil {
+		p.Fatal(err)
+	}
+}
+
+// carries does what the remediator does about the order of a person: none runs.
+func (p person) carries(name string, kind request.Kind, reason string) {
+	p.Helper()
+	n := p.get(name)
+	r := &request.Request{ID: "r", Kind: kind, User: "person", Reason: reason}
+	r.Regard(n)
+	o, err := request.Carry(request.Scope{}, n, r, time.Now().UTC())
+	if err != nil {
+		p.Fatal(err)
+	}
+	if err := p.Client.Patch(p.Context(), o.Node, client.MergeFrom(n)); err != nil {
 		p.Fatal(err)
 	}
 }

@@ -224,7 +224,9 @@ func (p person) inState(state string) string {
 		r := &visit.Record{}
 		of.state(n, q, r)
 		if n.Annotations[conditions.AnnotationRepair] == "" {
-			n = clitest.Visited(n, r)
+			if n = clitest.Visited(n, r); n.Annotations[conditions.AnnotationRepair] == "" {
+				delete(n.Annotations, conditions.AnnotationRepair) // of an empty record nothing is written
+			}
 		}
 		n.Annotations[conditions.AnnotationQuarantine] = q.String()
 		if err := p.Client.Patch(p.Context(), n, client.MergeFrom(before)); err != nil {

@@ -225,7 +225,7 @@ func TestAWebhookThatIsDownDelaysNoTaintAndIsNotifiedAfterACrash(t *testing.T) {
 	})
 	// A manual release is delivered too, although the remediator did not make it.
 	tm.until("the release is written", func() error { // others write the node too
-		released, err := quarantine.ReleaseManually(tm.get(name), quarantine.Manual{}, time.Now().UTC())
+		released, err := quarantine.ReleaseManually(tm.get(name), quarantine.Manual{}, nil, time.Now().UTC())
 		if err != nil {
 			t.Fatal(err)
 		}

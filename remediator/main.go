@@ -204,7 +204,7 @@ func setup(ctx context.Context, mgr ctrl.Manager, o options, p *policy.File) err
 	}
 	catchUp := catchup.New(mgr.GetClient(), mgr.GetAPIReader())
 	if err := nodes.SetupWithManager(ctx, mgr, metrics.Registry, nodes.Options{
-		Policy: p, Namespace: o.namespace, EvidenceNamespace: o.evidence, DryRun: o.dryRun, Recorder: recorder,
+		Policy: p, Namespace: o.namespace, EvidenceNamespace: o.evidence, DryRun: o.dryRun, Visits: o.repair != "", Recorder: recorder,
 		Jobs: restarter, Clock: now, OnBigBurst: collectGarbage, CatchUp: catchUp,
 	}); err != nil {
 		return err

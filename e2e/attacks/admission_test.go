@@ -748,7 +748,7 @@ func TestOperatorsWorkUnderTheAdmissionPolicies(t *testing.T) {
 	node := s.nodes[0]
 	operator := as("operator", s.account("operator", "pitcrew-view", "pitcrew-operate", "edit"))
 	patcher := as("patcher", s.account("patcher", "only-patch-nodes"))
-	s.until("the operator's roles are in force", func() error { return operator("quarantine", node) })
+	s.until("the operator's roles are in force", func() error { return operator("quarantine", node, "--timeout=1m") })
 	if n, r := s.becomes(node, causes.Quarantined); !slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == conditions.TaintUnhealthy }) {
 		t.Errorf("taints %v, record %+v", n.Spec.Taints, r)
 	}

@@ -23,6 +23,8 @@ const (
 	AnnotationQuarantine = Domain + "/quarantine"
 	// AnnotationRepair holds the record of sweeps, repairs and validations, JSON.
 	AnnotationRepair = Domain + "/repair"
+	// AnnotationRequest holds what a person orders about the node, and the remediator's answer, JSON.
+	AnnotationRequest = Domain + "/request"
 	// LabelStatus is one of the statuses below.
 	LabelStatus = Domain + "/status"
 	// LabelRepair is the repair class of the worst cause.

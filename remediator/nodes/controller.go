@@ -77,7 +77,9 @@ type Options struct {
 	// EvidenceNamespace holds the evidence, [conditions.EvidenceNamespace] unless set.
 	EvidenceNamespace string
 	// DryRun decides and reports, but writes no Node and restarts no job.
-	DryRun   bool
+	DryRun bool
+	// Visits is set if nodes are repaired and checked.
+	Visits   bool
 	Recorder events.EventRecorder
 	Clock    clock.PassiveClock
 	Jobs     JobRestarter
@@ -97,6 +99,7 @@ type Controller struct {
 	policy    *policy.File
 	namespace string
 	dryRun    bool
+	visits    bool // nodes are repaired and checked
 	clock     clock.PassiveClock
 	jobs      JobRestarter
 	evidence  *evidence.Store
@@ -130,6 +133,7 @@ func newController(mgr ctrl.Manager, o Options) *Controller {
 		policy:    o.Policy,
 		namespace: o.Namespace,
 		dryRun:    o.DryRun,
+		visits:    o.Visits,
 		clock:     o.Clock,
 		jobs:      o.Jobs,
 		soperator: soperator.New(mgr.GetClient(), mgr.GetAPIReader(), o.Clock),
@@ -279,6 +283,12 @@ func (c *Controller) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	c.tally.See(c.policy.Policy(), &n)
 	if err := c.settle(ctx, &n); err != nil {
+		return ctrl.Result{}, err
+	}
+	switch wrote, err := c.carryOut(ctx, c.policy.Policy(), &n); {
+	case apierrors.IsConflict(err), err == nil && wrote:
+		return ctrl.Result{RequeueAfter: conflictRetry, Priority: ptr.To(0)}, nil
+	case err != nil:
 		return ctrl.Result{}, err
 	}
 	started := c.clock.Now().UTC()

@@ -243,7 +243,7 @@ func TestOnlyReleasesAreMeasured(t *testing.T) {
 	r.reconcile(t, "a")
 	r.clock.SetTime(r.clock.Now().Add(time.Minute))
 	r.client.nodes[0] = *r.client.live["a"].DeepCopy()
-	released, err := quarantine.ReleaseManually(&r.client.nodes[0], quarantine.Manual{}, r.clock.Now())
+	released, err := quarantine.ReleaseManually(&r.client.nodes[0], quarantine.Manual{}, nil, r.clock.Now())
 	if err != nil {
 		t.Fatal(err)
 	}

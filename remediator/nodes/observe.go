@@ -23,7 +23,7 @@ import (
 
 // keptWhole are the annotations that are kept however long they are, because they are read.
 var keptWhole = []string{conditions.AnnotationQuarantine, conditions.AnnotationGPUs, handoff.AWSResults, handoff.AWSQuarantineResult,
-	conditions.AnnotationRepair}
+	conditions.AnnotationRepair, conditions.AnnotationRequest}
 
 // slimmer is one for the life of the process: it shares what is equal in the versions of a node and in many nodes.
 var slimmer = node.NewSlimmer(policy.MaxAnnotation, keptWhole)

@@ -125,7 +125,7 @@ var cordonPolicy = strings.Replace(testPolicy, "budget: {maxNodes: 1}", "budget:
 func (w *world) says(message string) { gpu(message)(w) }
 
 func releases(w *world) {
-	n, err := ReleaseManually(w.node, Manual{User: "eve", Reason: "because"}, w.now)
+	n, err := ReleaseManually(w.node, Manual{User: "eve", Reason: "because"}, nil, w.now)
 	if err != nil {
 		w.t.Fatal(err)
 	}

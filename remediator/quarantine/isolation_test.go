@@ -287,7 +287,7 @@ func TestAManualQuarantineOfANodeWithAnIsolatedGPUTaintsTheNode(t *testing.T) {
 func TestAReleaseByHandReleasesTheDevices(t *testing.T) {
 	w := newDeviceWorld(t)
 	isolates(w)
-	n, err := ReleaseManually(w.node, Manual{}, w.now)
+	n, err := ReleaseManually(w.node, Manual{}, nil, w.now)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -539,7 +539,7 @@ func TestWhoActedIsCleanedAndBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n, err = ReleaseManually(n, long, w.now); err != nil {
+	if n, err = ReleaseManually(n, long, nil, w.now); err != nil {
 		t.Fatal(err)
 	}
 	r, err := causes.RecordOf(n)

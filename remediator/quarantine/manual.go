@@ -93,12 +93,16 @@ func QuarantineManually(n *corev1.Node, by Manual, now time.Time) (*corev1.Node,
 	return decidedNode(d), nil
 }
 
-// ReleaseManually returns a copy of the node without its quarantine. Its causes quarantine it again only after they have
-// cleared. It is an error when the node is not quarantined, or has a record that does not parse.
-func ReleaseManually(n *corev1.Node, by Manual, now time.Time) (*corev1.Node, error) {
+// ReleaseManually returns a copy of the node without its quarantine, and without what that has put there as far as it is known; nil: all
+// that the record names. Its causes quarantine it again only after they have cleared. It is an error when the node is not quarantined, or
+// has a record that does not parse.
+func ReleaseManually(n *corev1.Node, by Manual, known *handoff.Known, now time.Time) (*corev1.Node, error) {
 	d, err := newManualDecider(n, now)
 	if err != nil {
 		return nil, err
+	}
+	if known != nil {
+		d.known = *known
 	}
 	if d.record == nil && node.HasTaint(d.changes.Taints, conditions.TaintUnhealthy) {
 		// The record was removed but the taint was not. The remediator does the same, unless it is paused or does not run.

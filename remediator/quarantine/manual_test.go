@@ -27,7 +27,7 @@ var (
 	ordered = byPerson(func(w *world) (*corev1.Node, error) {
 		return QuarantineManually(w.node, Manual{Reason: "smells of smoke"}, w.now)
 	})
-	pardoned = byPerson(func(w *world) (*corev1.Node, error) { return ReleaseManually(w.node, Manual{}, w.now) })
+	pardoned = byPerson(func(w *world) (*corev1.Node, error) { return ReleaseManually(w.node, Manual{}, nil, w.now) })
 )
 
 func TestAPersonsWord(t *testing.T) {
@@ -65,7 +65,7 @@ func TestAPersonsWord(t *testing.T) {
 
 func TestAPersonsOrderThatMakesNoSenseIsRefused(t *testing.T) {
 	w := newWorld(t)
-	if _, err := ReleaseManually(w.node, Manual{}, w.now); err == nil {
+	if _, err := ReleaseManually(w.node, Manual{}, nil, w.now); err == nil {
 		t.Error("released a node that is not quarantined")
 	}
 	ordered(w)
@@ -73,7 +73,7 @@ func TestAPersonsOrderThatMakesNoSenseIsRefused(t *testing.T) {
 		t.Error("quarantined by hand twice")
 	}
 	w.node.Annotations[conditions.AnnotationQuarantine] = "{"
-	if _, err := ReleaseManually(w.node, Manual{}, w.now); err == nil {
+	if _, err := ReleaseManually(w.node, Manual{}, nil, w.now); err == nil {
 		t.Error("wrote over a record that does not parse")
 	}
 }
@@ -94,7 +94,7 @@ func TestStripLeavesWhatIsNotOurs(t *testing.T) {
 func TestTheCommandLineRemovesAnnotationsOfEveryDomain(t *testing.T) {
 	const autoscaler, role = "cluster-autoscaler.kubernetes.io/scale-down-disabled", "node-role.kubernetes.io/forged"
 	tests := map[string]func(*world) (*corev1.Node, error){
-		"release":   func(w *world) (*corev1.Node, error) { return ReleaseManually(w.node, Manual{}, w.now) },
+		"release":   func(w *world) (*corev1.Node, error) { return ReleaseManually(w.node, Manual{}, nil, w.now) },
 		"uninstall": func(w *world) (*corev1.Node, error) { return Strip(w.node), nil },
 	}
 	for name, change := range tests {
@@ -136,7 +136,7 @@ func TestReleaseTakesAwayATaintWithoutARecord(t *testing.T) {
 		s(w)
 	}
 	delete(w.node.Annotations, conditions.AnnotationQuarantine)
-	n, err := ReleaseManually(w.node, Manual{}, w.now)
+	n, err := ReleaseManually(w.node, Manual{}, nil, w.now)
 	if err != nil || !slices.Equal(n.Spec.Taints, []corev1.Taint{theirs}) {
 		t.Errorf("%v, %v", n, err)
 	}

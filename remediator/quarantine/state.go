@@ -25,6 +25,7 @@ func Differ(a, b *corev1.Node) bool {
 		(a.DeletionTimestamp == nil) != (b.DeletionTimestamp == nil) ||
 		a.Annotations[conditions.AnnotationQuarantine] != b.Annotations[conditions.AnnotationQuarantine] ||
 		a.Annotations[conditions.AnnotationRepair] != b.Annotations[conditions.AnnotationRepair] ||
+		a.Annotations[conditions.AnnotationRequest] != b.Annotations[conditions.AnnotationRequest] ||
 		!maps.Equal(a.Labels, b.Labels) ||
 		a.Spec.Unschedulable != b.Spec.Unschedulable ||
 		!slices.EqualFunc(a.Spec.Taints, b.Spec.Taints, func(a, b corev1.Taint) bool { return a.MatchTaint(&b) && a.Value == b.Value }) ||

@@ -35,7 +35,7 @@ func releasedMidway(t *testing.T, message string) (*world, *machine) {
 	m.run = func(*batchv1.Job) {}
 	w.until("the Job runs", time.Hour, func() bool { return m.record().Current != nil && m.record().Current.JobUID != "" })
 	m.pods = []corev1.Pod{jobPod(150)}
-	n, err := quarantine.ReleaseManually(m.Node, quarantine.Manual{}, w.now)
+	n, err := quarantine.ReleaseManually(m.Node, quarantine.Manual{}, nil, w.now)
 	if err != nil {
 		t.Fatal(err)
 	}

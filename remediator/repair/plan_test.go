@@ -952,7 +952,7 @@ func TestAPersonTakesOver(t *testing.T) {
 		"by label skip":                    func(w *world, m *machine) { m.Labels[conditions.LabelSkip] = "true" },
 		"by releasing the node": func(w *world, m *machine) {
 			var err error
-			if m.Node, err = quarantine.ReleaseManually(m.Node, quarantine.Manual{}, w.now); err != nil {
+			if m.Node, err = quarantine.ReleaseManually(m.Node, quarantine.Manual{}, nil, w.now); err != nil {
 				w.Fatal(err)
 			}
 		},
@@ -1059,7 +1059,7 @@ func TestWhatAPersonHasStoppedStaysStopped(t *testing.T) {
 		w.engine(m)
 		w.ask(m, visit.RequestStop)
 		var err error
-		if m.Node, err = quarantine.ReleaseManually(m.Node, quarantine.Manual{}, w.now); err != nil {
+		if m.Node, err = quarantine.ReleaseManually(m.Node, quarantine.Manual{}, nil, w.now); err != nil {
 			t.Fatal(err)
 		}
 		w.step(time.Hour)

@@ -205,7 +205,7 @@ func (w *world) meddle(m *machine, r *rand.Rand, chance func(float64) bool, hold
 		w.ask(m, []string{visit.RequestRepair, visit.RequestRepair, visit.RequestStop, visit.RequestRelease}[r.IntN(4)])
 	}
 	if m.isQuarantined() && chance(1) {
-		if n, err := quarantine.ReleaseManually(m.Node, quarantine.Manual{}, w.now); err == nil {
+		if n, err := quarantine.ReleaseManually(m.Node, quarantine.Manual{}, nil, w.now); err == nil {
 			m.Node = n
 		}
 	}

@@ -10,7 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
-	corev1 "k8s.io/api/core/v1"
 )
 
 // Change is one thing that a command is about to do.
@@ -20,8 +19,6 @@ type Change struct {
 	Do   func(context.Context) error
 	// Gate: if it fails, the changes after it are not made.
 	Gate bool
-	// about is the object that is changed, for an Event; zero for changes without one.
-	about corev1.ObjectReference
 }
 
 // Confirmation are the flags of a command that changes the cluster.

@@ -14,7 +14,6 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
-	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
 // Reasons of the Events that only this plugin writes.
@@ -82,25 +81,4 @@ func WhoAmI(ctx context.Context, api client.Client) (string, error) {
 		return "", fmt.Errorf("ask the API server for the user's name: %w", err)
 	}
 	return review.Status.UserInfo.Username, nil
-}
-
-// Reasons of the Events about what a person has asked for, by the kind of the request.
-var EventRequested = map[string]string{
-	visit.RequestRepair:  "RepairRequested",
-	visit.RequestStop:    "RepairStopRequested",
-	visit.RequestCheck:   "CheckRequested",
-	visit.RequestRelease: "ReleaseRequested",
-}
-
-// AnnounceAll has each change of a node written as an Event once it is made.
-func (a Actor) AnnounceAll(changes []Change, reason, what string) {
-	for i, do := range changes {
-		changes[i].Do = func(ctx context.Context) error {
-			if err := do.Do(ctx); err != nil {
-				return err
-			}
-			a.Announce(ctx, do.about, reason, "Quarantine", what)
-			return nil
-		}
-	}
 }

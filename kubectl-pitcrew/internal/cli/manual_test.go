@@ -41,12 +41,22 @@ func racing(t *testing.T, n *corev1.Node, writers ...func(*corev1.Node)) client.
 	}).Build()
 }
 
+// changed changes the node n as it is now.
+func changed(t *testing.T, api client.Client, to func(*corev1.Node) (*corev1.Node, error)) error {
+	t.Helper()
+	var n corev1.Node
+	if err := api.Get(t.Context(), client.ObjectKey{Name: "n"}, &n); err != nil {
+		t.Fatal(err)
+	}
+	return ChangeNode(t.Context(), api, &n, to)
+}
+
 func TestAHeartbeatStopsNoManualChange(t *testing.T) {
 	quarantined := func(n *corev1.Node) (*corev1.Node, error) {
 		return quarantine.QuarantineManually(n, quarantine.Manual{Reason: "smoke"}, clitest.Now)
 	}
 	released := func(n *corev1.Node) (*corev1.Node, error) {
-		return quarantine.ReleaseManually(n, quarantine.Manual{}, clitest.Now.Add(time.Minute))
+		return quarantine.ReleaseManually(n, quarantine.Manual{}, nil, clitest.Now.Add(time.Minute))
 	}
 	healthy := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u"}}
 	faulty, err := quarantined(healthy)
@@ -69,11 +79,7 @@ func TestAHeartbeatStopsNoManualChange(t *testing.T) {
 		{"Release", "example.com/theirs:NoSchedule", faulty, released},
 	} {
 		api := racing(t, test.node, heartbeat, taint)
-		changes, err := NodeChanges(t.Context(), api, []string{"n"}, test.verb, test.to)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := changes[0].Do(t.Context()); err != nil {
+		if err := changed(t, api, test.to); err != nil {
 			t.Fatalf("%s: %v", test.verb, err)
 		}
 		var n corev1.Node
@@ -96,13 +102,10 @@ func TestAConflictIsDecidedAnew(t *testing.T) {
 		*n = *after
 	}
 	api := racing(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u"}}, quarantined)
-	changes, err := NodeChanges(t.Context(), api, []string{"n"}, "Quarantine", func(n *corev1.Node) (*corev1.Node, error) {
+	err := changed(t, api, func(n *corev1.Node) (*corev1.Node, error) {
 		return quarantine.QuarantineManually(n, quarantine.Manual{Reason: "ours"}, clitest.Now)
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := changes[0].Do(t.Context()); err == nil || !strings.Contains(err.Error(), "quarantined manually already") {
+	if err == nil || !strings.Contains(err.Error(), "quarantined manually already") {
 		t.Errorf("got %v", err)
 	}
 	var n corev1.Node
@@ -122,13 +125,10 @@ func TestANodeThatIsAlwaysWrittenIsGivenUp(t *testing.T) {
 		writers = append(writers, busy)
 	}
 	api := racing(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u"}}, writers...)
-	changes, err := NodeChanges(t.Context(), api, []string{"n"}, "Quarantine", func(n *corev1.Node) (*corev1.Node, error) {
+	err := changed(t, api, func(n *corev1.Node) (*corev1.Node, error) {
 		return quarantine.QuarantineManually(n, quarantine.Manual{Reason: "smoke"}, clitest.Now)
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := changes[0].Do(t.Context()); err == nil || !strings.Contains(err.Error(), "the object has been modified") && !strings.Contains(err.Error(), "object was modified") {
+	if err == nil || !strings.Contains(err.Error(), "the object has been modified") && !strings.Contains(err.Error(), "object was modified") {
 		t.Errorf("got %v", err)
 	}
 	if tries > 10 {

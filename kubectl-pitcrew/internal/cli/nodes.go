@@ -28,29 +28,6 @@ func NodesWith(ctx context.Context, api client.Client, name string) (all []corev
 	return nodes.Items, n, nil
 }
 
-// NodeChanges change each node. A node that was written since the change was printed is read and decided about again.
-func NodeChanges(
-	ctx context.Context, api client.Client, names []string, verb string, to func(*corev1.Node) (*corev1.Node, error),
-) ([]Change, error) {
-	var changes []Change
-	for _, name := range names {
-		var before corev1.Node
-		if err := api.Get(ctx, client.ObjectKey{Name: name}, &before); err != nil {
-			return nil, fmt.Errorf("get node %s: %w", name, err)
-		}
-		after, err := to(&before)
-		if err != nil {
-			return nil, err
-		}
-		changes = append(changes, Change{
-			Text:  fmt.Sprintf("%s node %s: %s", verb, name, TaintChanges(&before, after)),
-			about: ReferenceTo(&before),
-			Do:    func(ctx context.Context) error { return ChangeNode(ctx, api, &before, to) },
-		})
-	}
-	return changes, nil
-}
-
 // ChangeNode patches a node. A heartbeat between the read and the patch is a conflict, and kubelets send them all the time: the node
 // is then read again, a few times at most, and to decides about what was read.
 func ChangeNode(ctx context.Context, api client.Client, n *corev1.Node, to func(*corev1.Node) (*corev1.Node, error)) error {

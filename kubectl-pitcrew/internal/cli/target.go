@@ -37,6 +37,8 @@ type Target struct {
 	Namespace string
 	// NpdNamespace is the namespace of a node-problem-detector that the chart has not installed.
 	NpdNamespace string
+	// AnswerWithin is how long an order waits for the remediator.
+	AnswerWithin time.Duration
 	Now          func() time.Time
 }
 

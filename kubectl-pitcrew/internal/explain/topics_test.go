@@ -8,10 +8,10 @@ import (
 	"testing"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
-	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
+	"github.com/pitcrew-dev/pitcrew/remediator/request"
 )
 
 func TestEveryClassAndReasonIsExplained(t *testing.T) {
@@ -28,9 +28,7 @@ func TestEveryClassAndReasonIsExplained(t *testing.T) {
 		string(visit.Passed), string(visit.Failed), string(visit.Refused), string(visit.Yielded),
 		string(visit.Sweep), string(visit.Repair), string(visit.Validation), string(visit.FirstCheck), conditions.StatusRepairing, conditions.StatusValidating,
 	}
-	for _, reason := range cli.EventRequested {
-		names = append(names, reason)
-	}
+	names = append(names, request.RepairRequested, request.RepairStopRequested, request.CheckRequested, request.ReleaseRequested)
 	for class := conditions.Monitor; class <= conditions.Replace; class++ {
 		names = append(names, class.String())
 	}

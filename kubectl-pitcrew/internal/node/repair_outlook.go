@@ -28,6 +28,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/peers"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/starts"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
+	"github.com/pitcrew-dev/pitcrew/remediator/request"
 	"github.com/pitcrew-dev/pitcrew/remediator/visits/failures"
 	"github.com/pitcrew-dev/pitcrew/remediator/visits/observe"
 )
@@ -271,7 +272,8 @@ func (v *visitor) describeOutlook(ctx context.Context, out io.Writer) error {
 		return nil
 	}
 	cli.Fprintf(out, "Actions:  %s for class %s\n", strings.Join(actions, ", then "), o.Class)
-	if c := v.policy.Repair.Validate; c != nil && awaitsValidation(v.policy, v.facts.Node, now) {
+	checks, _ := request.Scope{Policy: v.policy, Visits: true}.ValidatesFirst(v.facts.Node, q, now)
+	if c := v.policy.Repair.Validate; c != nil && checks {
 		cli.Fprintf(out, "          then the check %s (at most %s)\n", jobText(c.Template, c.Args), duration.HumanDuration(c.Timeout))
 	}
 	cli.Fprintf(out, "Limits:   %s\n", v.limits(now))
