@@ -74,6 +74,7 @@ func TestAPersonTakesBackOnlyTheRemediatorsCordon(t *testing.T) {
 		t.Error(out)
 	}
 	p.fails("release -y --timeout=1s "+nodes[0], "no remediator has answered within 1s: the request stays on the node until one runs")
+	p.says("describe "+nodes[0], "Asked:    release by person: no reason given, ")
 	p.carries(nodes[0], request.ReleaseNow, "")
 	p.carries(nodes[1], request.ReleaseNow, "")
 	left(nodes[0], false)

@@ -131,6 +131,7 @@ func Strip(n *corev1.Node) *corev1.Node {
 	})
 	stripped := n.DeepCopy()
 	s.Apply(stripped)
+	delete(stripped.Annotations, conditions.AnnotationRequest)
 	return stripped
 }
 

@@ -143,13 +143,21 @@ func TestWhatIsOrderedAboutANode(t *testing.T) {
 	}
 }
 
+func TestAnUninstallLeavesNoRequest(t *testing.T) {
+	n := faulty()
+	(&Request{ID: "r", Kind: Release}).Put(n)
+	if n = quarantine.Strip(n); n.Annotations[conditions.AnnotationRequest] != "" {
+		t.Errorf("%v", n.Annotations)
+	}
+}
+
 // What a tenant or a later version may have written is an error, not an order.
 func TestARequestIsInput(t *testing.T) {
 	for value, want := range map[string]string{
 		`{"id":"r","kind":"stop"}`: "",
 		``:                         "unexpected end of JSON",
 		`{"kind":"stop"}`:          "no id",
-		`{"id":"` + strings.Repeat("x", 65) + `"}`:                "id has 65 bytes",
+		`{"id":"` + strings.Repeat("x", 65) + `"}`:                 "id has 65 bytes",
 		`{"id":"r","reason":"` + strings.Repeat("x", 13000) + `"}`: "more than any request has",
 	} {
 		n := inService()

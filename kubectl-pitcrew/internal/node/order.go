@@ -145,8 +145,9 @@ func order(ctx context.Context, c *cli.Target, by cli.Actor, n *corev1.Node, r r
 	switch {
 	case wait.Interrupted(err) && ctx.Err() == nil:
 		c.AnswerWithin = min(within, time.Second) // the next node is not waited for as long
-		return fmt.Errorf("no remediator has answered within %s: the request stays on the node until one runs, and `kubectl annotate node %s %s-` "+
-			"takes it back. Without a remediator `kubectl cordon` takes a node out of service, and `kubectl taint node %s %s-` brings it back",
+		return fmt.Errorf("no remediator has answered within %s: the request stays on the node until one runs, and "+
+			"`kubectl annotate node %s %s-` takes it back. Without a remediator `kubectl cordon` takes a node out of service, "+
+			"and `kubectl taint node %s %s-` brings it back",
 			within, n.Name, conditions.AnnotationRequest, n.Name, conditions.TaintUnhealthy)
 	case err != nil:
 		return err

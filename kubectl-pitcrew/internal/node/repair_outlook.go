@@ -164,6 +164,9 @@ func showRepair(ctx context.Context, c *cli.Target, out io.Writer, api client.Cl
 func describeRepair(
 	ctx context.Context, c *cli.Target, out io.Writer, api client.Client, nodes []corev1.Node, n *corev1.Node, file string,
 ) error {
+	if r, err := request.Of(n); err == nil && r.Waits() {
+		cli.Fprintf(out, "Asked:    %s, %s; no remediator has answered\n", r.By().Note(string(r.Kind)), c.Ago(r.At))
+	}
 	p, from, err := c.PolicyInForce(ctx, api, file)
 	if err != nil {
 		return err
