@@ -184,7 +184,7 @@ func nodeForgeries() map[string]string {
 	for _, key := range []string{conditions.LabelSkip, conditions.LabelStatus, conditions.LabelRepair, conditions.Domain + "/later"} {
 		forgeries["label "+key] = fmt.Sprintf(`{"metadata":{"labels":{%q:"true"}}}`, key)
 	}
-	for _, key := range []string{conditions.AnnotationQuarantine, conditions.Domain + "/repair", conditions.Domain + "/repair-wanted", conditions.Domain + "/later"} {
+	for _, key := range []string{conditions.AnnotationQuarantine, conditions.Domain + "/repair", conditions.AnnotationRequest, conditions.Domain + "/repair-wanted", conditions.Domain + "/later"} {
 		forgeries["annotation "+key] = fmt.Sprintf(`{"metadata":{"annotations":{%q:"{}"}}}`, key)
 	}
 	return forgeries
@@ -748,7 +748,8 @@ func TestOperatorsWorkUnderTheAdmissionPolicies(t *testing.T) {
 	node := s.nodes[0]
 	operator := as("operator", s.account("operator", "pitcrew-view", "pitcrew-operate", "edit"))
 	patcher := as("patcher", s.account("patcher", "only-patch-nodes"))
-	s.until("the operator's roles are in force", func() error { return operator("quarantine", node, "--timeout=1m") })
+	remediator := s.remediator(s.policy("  rules: {gpu: {match: {condition: GPUXidError, POOL}}}\n"))
+	s.until("the operator's roles are in force", func() error { return operator("quarantine", node) })
 	if n, r := s.becomes(node, causes.Quarantined); !slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == conditions.TaintUnhealthy }) {
 		t.Errorf("taints %v, record %+v", n.Spec.Taints, r)
 	}
@@ -760,6 +761,7 @@ func TestOperatorsWorkUnderTheAdmissionPolicies(t *testing.T) {
 	})
 	s.may(operator("release", node), "an operator releases")
 	s.becomes(node, causes.Released)
+	remediator.Stop(10 * time.Second) // it would answer the abort
 
 	job := jobLike(namespace)["Job"]
 	job.SetLabels(map[string]string{conditions.LabelRestarting: "true"})
