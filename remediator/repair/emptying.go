@@ -20,7 +20,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
-// interruption is why a visit does not go on to its next Job: it is closed, waits, or makes way for another repairer.
+// interruption is why a visit does not go on to its next Job: it is closed, waits, or yields to another repairer.
 type interruption struct {
 	// phase is the one in which the visit is closed, why its outcome, or what it waits for.
 	phase visit.Phase
@@ -30,7 +30,7 @@ type interruption struct {
 	late   bool
 	// yields is set if another repairer works on the node, or the action is held.
 	yields bool
-	// event is what people are told; empty: nothing.
+	// event is the text of the Event; empty: there is none.
 	event, eventType string
 }
 

@@ -121,7 +121,7 @@ type Step struct {
 	Record *visit.Record
 	// maintenance is the taint that the node must have; nil: none of ours.
 	maintenance *corev1.Taint
-	// orphan is a taint that nobody takes away otherwise; nil: there is none.
+	// orphan is a taint that nothing else takes away; nil: there is none.
 	orphan *corev1.Taint
 	// untaint is the key of the taint of new nodes if it must go.
 	untaint string

@@ -140,7 +140,7 @@ func create(d *decision, v *visit.Visit) {
 	}
 }
 
-// retryLater goes back to before the attempt, of which nothing was done. A check makes way: another one follows in time.
+// retryLater goes back to before the attempt, of which nothing was done. A check yields: another one follows in time.
 func retryLater(d *decision, v *visit.Visit, why string) {
 	if v.IsCheck() {
 		yield(d, v, why)

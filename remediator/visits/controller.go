@@ -9,7 +9,7 @@
 //	starts.go       the last starts of repairs, for the limits
 //	records.go      the parsed records of all nodes
 //	source.go       which nodes are looked at although nothing changed
-//	sweeper.go      which idle nodes a sweep checks next, and for which pods it makes way
+//	sweeper.go      which idle nodes a sweep checks next, and to which pods it yields
 //	metrics.go      counters, and what is counted at a scrape
 //
 // Another kind of visit plugs in without a second road. What it decides goes into package repair: a case in begin (may a visit begin,
@@ -251,7 +251,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return ctrl.Result{RequeueAfter: step.After}, nil
 }
 
-// isIdle tells whether a step needs no request at all.
+// isIdle reports whether a step needs no request at all.
 func (c *Controller) isIdle(ctx context.Context, n *corev1.Node, s repair.Step) (bool, error) {
 	if s.NeedsLive || s.Create != nil || len(s.Evict) > 0 || changes(s, n) {
 		return false, nil

@@ -113,7 +113,7 @@ func (c *Controller) evict(ctx context.Context, n *corev1.Node, pods []corev1.Po
 	return errors.Join(errs...)
 }
 
-// restartsJobs tells whether the quarantine of a node restarts the jobs on it.
+// restartsJobs reports whether the quarantine of a node restarts the jobs on it.
 func (c *Controller) restartsJobs(n *corev1.Node) bool {
 	q, err := causes.RecordOf(n)
 	if err != nil || q == nil || q.Taint == nil {
@@ -123,7 +123,7 @@ func (c *Controller) restartsJobs(n *corev1.Node) bool {
 	return ok && rule.RestartJobs
 }
 
-// isRestarted tells whether a pod belongs to a job that is restarted because of the quarantine: it leaves the node with its whole job,
+// isRestarted reports whether a pod belongs to a job that is restarted because of the quarantine: it leaves the node with its whole job,
 // which may save its state first.
 func (c *Controller) isRestarted(ctx context.Context, resolver kinds.OwnerResolver, pod *corev1.Pod) (bool, error) {
 	workload, err := resolver.OfPod(ctx, pod)

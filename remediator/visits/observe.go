@@ -77,7 +77,7 @@ func (c *Controller) next(ctx context.Context, p *policy.Policy, f repair.Facts)
 // indexCounts finds the nodes that may count for the limits of others. Of a fleet that is swept all nodes have a record.
 const indexCounts = "pitcrew.visits"
 
-// counts tells whether a visit to the node is under way, or repairs of it are remembered. It may say so of one that does not count, and
+// counts reports whether a visit to the node is under way, or repairs of it are remembered. It may say so of one that does not count, and
 // parses nothing: a cache asks for every update of a node.
 func counts(node client.Object) []string {
 	text := node.GetAnnotations()[conditions.AnnotationRepair]

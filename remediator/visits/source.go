@@ -49,7 +49,7 @@ func (l *looker) look(ctx context.Context) {
 	}
 }
 
-// needsLook tells whether a node is out of service, is visited, has a request, or waits for its first check.
+// needsLook reports whether a node is out of service, is visited, has a request, or waits for its first check.
 func (c *Controller) needsLook(n *corev1.Node) bool {
 	r, err := c.records.of(n)
 	return conditions.OutOfService(n.Labels[conditions.LabelStatus]) || err != nil || r != nil && (r.Current != nil || r.Request != nil) ||

@@ -34,7 +34,7 @@ const (
 	unopenedRetry = time.Hour
 )
 
-// sweeper selects nodes for sweeps, and finds pods for which a sweep has to make way. It makes no request while no sweep is due or
+// sweeper selects nodes for sweeps, and finds pods to which a sweep has to yield. It makes no request while no sweep is due or
 // under way. What it remembers is lost with the process: a new leader looks at the nodes again.
 type sweeper struct {
 	controller *Controller
@@ -47,7 +47,7 @@ type sweeper struct {
 	awaitedFor map[string]sweep.Idle
 	// unopened has when a check was selected that did not begin, by node.
 	unopened map[string]time.Time
-	// overruled are the pods that a check does not make way for, by node.
+	// overruled are the pods to which a check does not yield, by node.
 	overruled map[string]overruled
 	// yields are the checks in a row that have made way for pods of a namespace of which none came, by node and namespace.
 	yields map[string]map[string]yields
@@ -58,7 +58,7 @@ type sweeper struct {
 	awaited map[string]string
 }
 
-// maxYields is how many checks of a node in a row make way for pods of one namespace of which none comes.
+// maxYields is how many checks of a node in a row yield to pods of one namespace of which none comes.
 const maxYields = 3
 
 type overruled struct {
@@ -184,7 +184,7 @@ func (s *sweeper) waiting(ctx context.Context, nodes map[string]*corev1.Node) (m
 	return found, err
 }
 
-// countYield counts a check that makes way.
+// countYield counts a check that yields.
 func (s *sweeper) countYield(n *corev1.Node, namespace string) {
 	r, err := s.controller.records.of(n)
 	if err != nil || r == nil || r.Current == nil || r.Current.ID == s.yields[n.Name][namespace].visit {
@@ -279,7 +279,7 @@ func (s *sweeper) candidates(p *policy.Policy, nodes map[string]*corev1.Node, no
 	return all
 }
 
-// overrule notes which pods an urgent check does not make way for: those that could have run on the node while it was idle, and those of
+// overrule notes which pods an urgent check does not yield to: those that could have run on the node while it was idle, and those of
 // a namespace that earlier checks have made way for in vain.
 func (s *sweeper) overrule(ctx context.Context, start sweep.Start, n *corev1.Node, list func() ([]corev1.Pod, error)) error {
 	pods, err := list()
@@ -337,7 +337,7 @@ func (s *sweeper) forget(nodes map[string]*corev1.Node, now time.Time) {
 	})
 }
 
-// opened tells whether a visit to the node has begun since it was selected.
+// opened reports whether a visit to the node has begun since it was selected.
 func opened(n *corev1.Node, selection repair.Selection) bool {
 	r, err := visit.RecordOf(n)
 	return err == nil && r != nil && (r.Current != nil || len(r.Last) > 0 && !r.Last[0].StartedAt.Before(selection.At))

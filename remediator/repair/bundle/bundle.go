@@ -67,7 +67,7 @@ func HasEnded(job *batchv1.Job) bool {
 	})
 }
 
-// IsPod reports whether a pod in the namespace of the Jobs writes or prints a bundle. It is in nobody's way.
+// IsPod reports whether a pod in the namespace of the Jobs writes or prints a bundle. It is in the way of no action.
 func IsPod(pod *corev1.Pod, namespace string) bool {
 	name := pod.Labels[batchv1.JobNameLabel]
 	return pod.Namespace == namespace && (strings.HasPrefix(name, Template+"-") || strings.HasPrefix(name, PrintTemplate+"-"))
@@ -126,7 +126,7 @@ func othersRepair(p *policy.Policy, q *causes.Record) bool {
 	return slices.ContainsFunc(q.Causes, func(c causes.Cause) bool {
 		rule, _ := p.Rule(c.Rule)
 		marks := maps.Clone(rule.HandOff.Annotations)
-		maps.DeleteFunc(marks, func(key, _ string) bool { return policy.KeepNode[key] != "" }) // these ask nobody to repair it
+		maps.DeleteFunc(marks, func(key, _ string) bool { return policy.KeepNode[key] != "" }) // these start no other repairer
 		handsOff := len(rule.HandOff.Labels)+len(marks)+len(rule.HandOff.Taints) > 0
 		repaired := c.Repair == conditions.ResetGPU && len(p.Repair.Actions.ResetGPU) > 0 ||
 			c.Repair == conditions.Reboot && len(p.Repair.Actions.Reboot) > 0

@@ -16,7 +16,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 )
 
-// Late is how long a node may wait for its first check before people are told.
+// Late is how long a node may wait for its first check before an alert fires.
 const Late = 15 * time.Minute
 
 // Waits reports whether a node waits for its first check: it has the taint, and the policy selects it.

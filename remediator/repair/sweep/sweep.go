@@ -213,7 +213,7 @@ func due(s *policy.Sweep, queue []queued, n int, now time.Time) bool {
 }
 
 // period is the time after which the next check of a node is planned. It is shorter than [policy.Sweep.Every]: a node has to be seen
-// idle first, in two looks or more, and its first check may have to make way.
+// idle first, in two looks or more, and its first check may have to yield.
 func period(s *policy.Sweep) time.Duration {
 	return s.Every - min(max(s.Every/20, 2*s.IdleFor+2*LookEvery), s.Every/2)
 }

@@ -89,7 +89,7 @@ type Visit struct {
 	Group *struct{} `json:"group,omitempty"`
 	// Quarantine is the id of the quarantine that a repair or a validation is for.
 	Quarantine string `json:"quarantine,omitempty"`
-	// ApprovedBy is the person who has asked for a repair; empty: nobody has, and it began by itself.
+	// ApprovedBy is the person who has asked for a repair; empty: it began by itself.
 	ApprovedBy string    `json:"approvedBy,omitempty"`
 	StartedAt  time.Time `json:"startedAt"`
 	PhaseSince time.Time `json:"phaseSince"`

@@ -1,5 +1,5 @@
 // Package observe reads what the next step of a node depends on: the whole of it, as few nodes have a visit. The remediator and
-// kubectl-pitcrew read with it, so that what a person is told to come is what happens.
+// kubectl-pitcrew read with it, so that what the plugin predicts is what happens.
 package observe
 
 import (
