@@ -185,6 +185,9 @@ func (p person) inEachState() (names []string) {
 		ring = ring.With(starts.Of(nil, clitest.NodeNamed("absent"), fmt.Sprint("q", i), "reboot", earlier()), nil, earlier())
 	}
 	known := stored(conditions.KnownConfigMap, starts.Key, ring.String())
+	if err := p.Client.Delete(p.Context(), known.DeepCopy()); client.IgnoreNotFound(err) != nil { // of an earlier test
+		p.Fatal(err)
+	}
 	if err := p.Client.Create(p.Context(), known); err != nil {
 		p.Fatal(err)
 	}

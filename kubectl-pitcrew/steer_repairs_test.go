@@ -103,8 +103,7 @@ func TestAPersonSteersRepairs(t *testing.T) {
 	p.fails("check -y "+nodes[0]+" "+nodes[1], "accepts 1 arg")
 	p.refused("check " + other)
 	p.says("check --dry-run "+other, "Have node "+other+" checked\n")
-	p.does("check", other, "--reason", "slow yesterday")
-	p.wrote(client.ObjectKey{Name: other}, "CheckRequested", "check requested by person: slow yesterday")
+	p.fails("check -y "+other, "the remediator refuses: node "+other+" cannot be checked: no sweep of the policy is for it")
 	p.does("quarantine", nodes[2])
 	p.fails("check -y "+nodes[2], "is quarantined")
 

@@ -748,7 +748,7 @@ func TestOperatorsWorkUnderTheAdmissionPolicies(t *testing.T) {
 	node := s.nodes[0]
 	operator := as("operator", s.account("operator", "pitcrew-view", "pitcrew-operate", "edit"))
 	patcher := as("patcher", s.account("patcher", "only-patch-nodes"))
-	remediator := s.remediator(s.policy("  rules: {gpu: {match: {condition: GPUXidError, POOL}}}\n"))
+	remediator := s.remediator(s.policy("  budget: {maxNodes: 9}\n  rules: {gpu: {match: {condition: GPUXidError, repair: [Reboot], POOL}}}\n"))
 	s.until("the operator's roles are in force", func() error { return operator("quarantine", node) })
 	if n, r := s.becomes(node, causes.Quarantined); !slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == conditions.TaintUnhealthy }) {
 		t.Errorf("taints %v, record %+v", n.Spec.Taints, r)

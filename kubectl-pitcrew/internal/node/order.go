@@ -28,7 +28,7 @@ func timeoutFlag(c *cli.Target, cmd *cobra.Command) {
 // orders are the changes that ask the remediator for something about nodes, and wait for its answers. What it would refuse now is an error
 // at once.
 func orders(c *cli.Target, by cli.Actor, names []string, kind request.Kind, file string) ([]cli.Change, error) {
-	scope, unknown, err := scopeOf(c, by, kind, file)
+	scope, err := scopeOf(c, by, kind, file)
 	if err != nil {
 		return nil, err
 	}
@@ -38,42 +38,42 @@ func orders(c *cli.Target, by cli.Actor, names []string, kind request.Kind, file
 		if err := by.Api.Get(by.Cmd.Context(), client.ObjectKey{Name: name}, &n); err != nil {
 			return nil, fmt.Errorf("get node %s: %w", name, err)
 		}
-		r := request.Request{ID: string(uuid.NewUUID()), Kind: kind, At: c.Now().UTC(), User: cli.Text(by.User), Reason: cli.Text(by.Reason)}
+		r := request.Request{ID: string(uuid.NewUUID()), Kind: kind, At: c.Now().UTC(), User: by.User, Reason: by.Reason}
 		r.Regard(&n)
 		outcome, err := request.Carry(scope, &n, &r, c.Now().UTC())
 		if err != nil {
 			return nil, err //nolint:wrapcheck // it names the node
 		}
 		changes = append(changes, cli.Change{
-			Text: orderText(kind, &n, outcome) + unknown,
+			Text: orderText(kind, &n, outcome),
 			Do:   func(ctx context.Context) error { return order(ctx, c, by, &n, r) },
 		})
 	}
 	return changes, nil
 }
 
-// scopeOf returns what the remediator carries an order out by, as far as it is known. unknown says what is not.
-func scopeOf(c *cli.Target, by cli.Actor, kind request.Kind, file string) (s request.Scope, unknown string, err error) {
+// scopeOf returns what the remediator carries an order out by, as far as it is known.
+func scopeOf(c *cli.Target, by cli.Actor, kind request.Kind, file string) (s request.Scope, err error) {
 	if kind == request.Quarantine || kind == request.ReleaseNow || kind == request.Stop {
-		return s, "", nil
+		return s, nil
 	}
 	var i health.Installation
 	if err := health.ReadInstallation(by.Cmd.Context(), c, by.Api, &i); err != nil {
-		return s, "", err
+		return s, err
 	}
 	namespace, known := i.RepairNamespace()
 	s.Visits = !known || namespace != ""
 	p, from, err := c.PolicyInForce(by.Cmd.Context(), by.Api, file)
-	s.Policy = p
 	switch {
 	case err != nil && file != "":
-		return s, "", err
+		return s, err
 	case err != nil:
-		unknown = fmt.Sprintf(" (if the policy allows it, which is not known: %v)", err)
-	case p == nil:
-		unknown = fmt.Sprintf(" (if the policy allows it, which is not known: %s)", from)
+		from = err.Error()
 	}
-	return s, unknown, nil
+	if s.Policy = p; p == nil {
+		cli.Fprintf(by.Cmd.ErrOrStderr(), "The policy is not known here, and the remediator decides by it: %s\n", from)
+	}
+	return s, nil
 }
 
 // orderText says what an order does to a node.
@@ -127,8 +127,8 @@ func order(ctx context.Context, c *cli.Target, by cli.Actor, n *corev1.Node, r r
 	}
 	var answer *request.Answer
 	within := c.AnswerWithin
-	err = wait.PollUntilContextTimeout(ctx, time.Second/5, within, true, func(ctx context.Context) (bool, error) {
-		var now corev1.Node
+	err = wait.PollUntilContextTimeout(ctx, time.Second/5, within, true, func(context.Context) (bool, error) {
+		var now corev1.Node // by ctx: near the end of the wait a request would be refused rather than waited for
 		if err := by.Api.Get(ctx, client.ObjectKeyFromObject(n), &now); err != nil {
 			return false, fmt.Errorf("get node %s: %w", n.Name, err)
 		}

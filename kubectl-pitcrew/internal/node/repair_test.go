@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -186,9 +187,9 @@ func TestReleaseAsksForTheCheckOfTheRule(t *testing.T) {
 		"in another boot":           {checked("b0", "q1"), remediator(on), clitest.RepairPolicy, false, checks, false},
 		"for another quarantine":    {checked("b1", "q0"), remediator(on), clitest.RepairPolicy, false, checks, false},
 		"at once":                   {validating, remediator(on), clitest.RepairPolicy, true, "Release node a: remove taint", false},
-		"no remediator is there":    {validating, nil, clitest.RepairPolicy, false, "Release node a: remove taint pitcrew.dev/unhealthy=GPUXidError:NoSchedule (if the policy allows it, which is not known: no pod of the remediator", false},
+		"no remediator is there":    {validating, nil, clitest.RepairPolicy, false, "The policy is not known here, and the remediator decides by it: no pod of the remediator in namespace pitcrew mounts a policy; name one with -f\nRelease node a: remove taint", false},
 		"it visits no nodes":        {validating, remediator(), clitest.RepairPolicy, false, "Release node a: remove taint", false},
-		"the policy cannot be read": {validating, remediator(on), "kind: RemediationPolicy\nbad", false, "Release node a: remove taint pitcrew.dev/unhealthy=GPUXidError:NoSchedule (if the policy allows it, which is not known: ", false},
+		"the policy cannot be read": {validating, remediator(on), "kind: RemediationPolicy\nbad", false, "The policy is not known here, and the remediator decides by it: ", false},
 		"and the person knows":      {validating, remediator(on), "kind: RemediationPolicy\nbad", true, "Release node a: remove taint", false},
 		"the record cannot be read": {unreadable, remediator(on), clitest.RepairPolicy, false, "node a: decode repair record", true},
 		"it is not quarantined":     {clitest.NodeNamed("a"), remediator(on), clitest.RepairPolicy, false, "node a is not quarantined", true},
@@ -229,8 +230,9 @@ func TestReleaseWithoutTheRightToReadThePolicy(t *testing.T) {
 	c := &cli.Target{Namespace: "pitcrew", Now: func() time.Time { return clitest.Now }}
 	cmd := &cobra.Command{}
 	cmd.SetContext(t.Context())
+	cmd.SetErr(io.Discard)
 	for want, o := range map[string]releaseOptions{
-		"which is not known: ":      {},
+		"Release node a: remove t":  {},
 		"Release node a after its ": {policyFile: clitest.PolicyFile(t, clitest.RepairPolicy)},
 		"Release node a: remove ":   {unvalidated: true},
 	} {
