@@ -136,7 +136,7 @@ func TestAPersonSteersRepairs(t *testing.T) {
 // mayVisit adds the namespace of the repair Jobs, with what the remediator may do there and PodTemplates.
 func (p person) mayVisit(templates ...string) {
 	p.Helper()
-	if err := p.AddNamespace(p.Context(), conditions.RepairNamespace, map[string]string{"app.kubernetes.io/part-of": "pitcrew"}); err != nil {
+	if err := p.AddNamespace(p.Context(), conditions.RepairNamespace, map[string]string{"app.kubernetes.io/part-of": "pitcrew"}); client.IgnoreAlreadyExists(err) != nil {
 		p.Fatal(err)
 	}
 	for _, name := range templates {
@@ -145,7 +145,7 @@ func (p person) mayVisit(templates ...string) {
 			ObjectMeta: metav1.ObjectMeta{Namespace: conditions.RepairNamespace, Name: name},
 			Template:   corev1.PodTemplateSpec{Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "main", Image: "none", Args: args}}}},
 		}
-		if err := p.Client.Create(p.Context(), template); err != nil {
+		if err := p.Client.Create(p.Context(), template); client.IgnoreAlreadyExists(err) != nil {
 			p.Fatal(err)
 		}
 	}
@@ -157,7 +157,7 @@ func (p person) mayVisit(templates ...string) {
 		ObjectMeta: role.ObjectMeta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: role.Name},
 		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: "pitcrew", Name: "pitcrew-remediator"}},
 	}} {
-		if err := p.Client.Create(p.Context(), object); err != nil {
+		if err := p.Client.Create(p.Context(), object); client.IgnoreAlreadyExists(err) != nil {
 			p.Fatal(err)
 		}
 	}
