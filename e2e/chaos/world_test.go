@@ -864,7 +864,7 @@ func (w *world) plugin(args ...string) error {
 
 // byPerson has a person do something with a node, which the plugin may refuse.
 func (w *world) byPerson(i int, command string, flags ...string) error {
-	return w.asPerson(append([]string{command, w.node(i)}, flags...)...)
+	return w.asPerson(append([]string{command, w.node(i), "--timeout=10s"}, flags...)...)
 }
 
 // abort has a person abort the restart of a job, which the plugin refuses if there is none.
