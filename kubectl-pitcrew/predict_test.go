@@ -45,7 +45,8 @@ var quarantinedStates = map[string]predicted{
 		r.Last = []visit.Visit{{ID: "v", Kind: visit.Repair, Phase: visit.Failed, Quarantine: q.ID, StartedAt: earlier(), PhaseSince: earlier(), EndedAt: earlier(), Outcome: "given up"}}
 	}, "none: repair, given up"},
 	"tried": {func(_ *corev1.Node, q *causes.Record, r *visit.Record) {
-		r.Repairs = append(tried(q.ID), tried(q.ID)...)
+		r.Repairs = tried(q.ID, q.ID)
+		r.Repairs[1].Template = "reboot"
 	},
 		"none: no action for class ResetGPU is left"},
 	"inspected": {func(_ *corev1.Node, q *causes.Record, _ *visit.Record) { q.Causes[0].Repair = conditions.Inspect }, "none: no cause of class"},
