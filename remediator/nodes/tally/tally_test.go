@@ -91,7 +91,7 @@ func (w *world) clears() {
 
 func (w *world) releases(reason string) {
 	w.Helper()
-	n, err := quarantine.ReleaseManually(w.node, quarantine.Manual{User: "ann", Reason: reason}, w.now)
+	n, err := quarantine.ReleaseManually(w.node, quarantine.Manual{User: "ann", Reason: reason}, nil, w.now)
 	if err != nil {
 		w.Fatal(err)
 	}
