@@ -170,7 +170,7 @@ func TestParse(t *testing.T) {
 func TestAMessageAsBytes(t *testing.T) {
 	const body = "NVRM: Xid (PCI:0000:4e:00): 79, pid=7, name=caf\xe9, GPU has fallen off the bus."
 	line := textlog.Parse(fmt.Sprintf(`{"_TRANSPORT":"kernel","SYSLOG_IDENTIFIER":"kernel","MESSAGE":%s}`,
-		strings.ReplaceAll(fmt.Sprint([]byte(body)), " ", ",")))
+		strings.ReplaceAll(fmt.Sprintf("%d", []byte(body)), " ", ",")))
 	if line.Body != body || line.User || line.Unsure {
 		t.Errorf("%+v", line)
 	}

@@ -43,7 +43,7 @@ func AttachDeviceRules(t *testing.T, cgroup string, program []byte, flags uint32
 	if err != nil {
 		t.Fatalf("load: %v", err)
 	}
-	defer unix.Close(fd)
+	defer func() { _ = unix.Close(fd) }() // the cgroup holds the program
 	attach := struct{ target, program, kind, flags uint32 }{uint32(folder.Fd()), uint32(fd), bpfAttachDevice, flags}
 	if _, err := bpf(bpfProgAttach, unsafe.Pointer(&attach), unsafe.Sizeof(attach)); err != nil {
 		t.Fatalf("attach: %v", err)
