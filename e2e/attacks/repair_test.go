@@ -189,6 +189,17 @@ func TestAttack23AStolenTokenRunsNoProgramOfItsOwnOnANode(t *testing.T) {
 		"again and again":              {"check", onRepairJobs, func(job *batchv1.Job) { job.Spec.BackoffLimit = nil }},
 		"no deadline":                  {"check", onRepairJobs, func(job *batchv1.Job) { job.Spec.ActiveDeadlineSeconds = nil }},
 		"suspended":                    {"check", onRepairJobs, func(job *batchv1.Job) { job.Spec.Suspend = ptr.To(true) }},
+		"failures that do not count": {"reboot", onRepairJobs, func(job *batchv1.Job) {
+			job.Spec.PodFailurePolicy = &batchv1.PodFailurePolicy{Rules: []batchv1.PodFailurePolicyRule{{
+				Action:      batchv1.PodFailurePolicyActionIgnore,
+				OnExitCodes: &batchv1.PodFailurePolicyOnExitCodesRequirement{Operator: batchv1.PodFailurePolicyOnExitCodesOpNotIn, Values: []int32{0}},
+			}}}
+		}},
+		"another controller": {"check", onRepairJobs, func(job *batchv1.Job) { job.Spec.ManagedBy = ptr.To("example.com/own") }},
+		"pods of others": {"check", onRepairJobs, func(job *batchv1.Job) {
+			job.Spec.ManualSelector, job.Spec.Selector = ptr.To(true), &metav1.LabelSelector{MatchLabels: job.Spec.Template.Labels}
+		}},
+		"an index": {"check", onRepairJobs, func(job *batchv1.Job) { job.Spec.CompletionMode = ptr.To(batchv1.IndexedCompletion) }},
 	} {
 		job := r.job(token, attack.template)
 		attack.change(job)

@@ -255,7 +255,9 @@ var policiesOfChart = []string{
 }
 
 // policiesOfRepair are those that the chart adds with repair.enabled.
-var policiesOfRepair = []string{"pitcrew-repair-changes", "pitcrew-repair-jobs", "pitcrew-repair-pods", "pitcrew-repair-templates"}
+var policiesOfRepair = []string{
+	"pitcrew-repair-changes", "pitcrew-repair-inputs", "pitcrew-repair-jobs", "pitcrew-repair-pods", "pitcrew-repair-templates",
+}
 
 // admissionPolicies looks whether the admission policies are there, valid and bound.
 func (d *doctor) admissionPolicies(ctx context.Context) ([]cli.Finding, error) {
