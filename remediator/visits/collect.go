@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/pause"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/bundle"
@@ -55,7 +56,12 @@ func (c *Controller) collectHandedOff(ctx context.Context, n *corev1.Node) {
 	if err != nil {
 		return
 	}
-	if name := bundle.ForHandOff(c.policy.Policy(), n, q, c.clock.Now()); name != "" {
+	paused, err := pause.Reason(ctx, c.client, c.namespace)
+	if err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "No evidence is collected for a hand-off: whether there is a pause is not known", "node", n.Name)
+		return
+	}
+	if name := bundle.ForHandOff(c.policy.Policy(), n, q, paused, c.clock.Now()); name != "" {
 		if _, err := c.collect(ctx, n, name, c.policy.Policy().Repair.Collect.Timeout); err != nil {
 			ctrl.LoggerFrom(ctx).Error(err, "No evidence is collected for a hand-off", "node", n.Name)
 		}

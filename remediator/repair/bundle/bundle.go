@@ -15,6 +15,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/internal/repairresult"
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/job"
@@ -39,21 +40,21 @@ const nodeVariable = "$(NODE)"
 var namePattern = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?-[0-9]{8}T[0-9]{6}Z\.tar\.gz$`)
 
 // IsName reports whether a text, which a program on a node wrote, is the name of a bundle of a node.
-func IsName(text, node string) bool {
-	return len(text) <= 300 && namePattern.MatchString(text) && strings.HasPrefix(text, node+"-")
+func IsName(text, host string) bool {
+	return len(text) <= 300 && namePattern.MatchString(text) && strings.HasPrefix(text, host+"-")
 }
 
 // NewJob is the Job of a template on a node, which may take as long as limit, with further arguments.
-func NewJob(t *corev1.PodTemplate, node, name string, limit time.Duration, args ...string) *batchv1.Job {
+func NewJob(t *corev1.PodTemplate, host, name string, limit time.Duration, args ...string) *batchv1.Job {
 	var all []string
 	if containers := t.Template.Spec.Containers; len(containers) > 0 {
 		all = append(slices.Clone(containers[0].Args), args...)
 	}
 	for i := range all {
-		all[i] = strings.ReplaceAll(all[i], nodeVariable, node)
+		all[i] = strings.ReplaceAll(all[i], nodeVariable, host)
 	}
 	meta := metav1.ObjectMeta{Namespace: t.Namespace, Name: name, Labels: map[string]string{conditions.LabelTemplate: t.Name}}
-	made := job.OnNode(t, node, meta, all, limit-ending)
+	made := job.OnNode(t, host, meta, all, limit-ending)
 	kept := int32(Kept.Seconds())
 	made.Spec.TTLSecondsAfterFinished = &kept
 	return made
@@ -108,8 +109,12 @@ func ForVisit(p *policy.Policy, n *corev1.Node, v *visit.Visit, now time.Time) s
 	return jobName(n, v.ID)
 }
 
-// ForHandOff returns the name of the Job that collects because others repair the node; empty: none is due.
-func ForHandOff(p *policy.Policy, n *corev1.Node, q *causes.Record, now time.Time) string {
+// ForHandOff returns the name of the Job that collects because others repair the node; empty: none is due. Its program is root on the node,
+// so it begins only where the present policy acts, and while nobody else works there.
+func ForHandOff(p *policy.Policy, n *corev1.Node, q *causes.Record, paused string, now time.Time) string {
+	if paused != "" || node.Excluded(n) || node.Maintained(n, now) || len(node.HoldingClaims(n, now)) > 0 {
+		return ""
+	}
 	if p.Repair == nil || p.Repair.Collect == nil || !p.Repair.Collect.HandOff || q == nil || q.NodeUID != n.UID ||
 		q.Phase != causes.Quarantined || q.Taint == nil || now.Sub(q.Taint.Since) > freshFor || !othersRepair(p, q) {
 		return ""
@@ -121,15 +126,16 @@ func jobName(n *corev1.Node, id string) string {
 	return Template + "-" + visit.ShortHash(string(n.UID), id)
 }
 
-// othersRepair reports whether no action of the policy is for a cause of the quarantine, or its rule hands the node off.
+// othersRepair reports whether no action of the policy is for a cause of the quarantine, or its rule hands the node off. A rule that is
+// gone or only observes does nothing.
 func othersRepair(p *policy.Policy, q *causes.Record) bool {
 	return slices.ContainsFunc(q.Causes, func(c causes.Cause) bool {
-		rule, _ := p.Rule(c.Rule)
+		rule, there := p.Rule(c.Rule)
 		marks := maps.Clone(rule.HandOff.Annotations)
 		maps.DeleteFunc(marks, func(key, _ string) bool { return policy.KeepNode[key] != "" }) // these start no other repairer
 		handsOff := len(rule.HandOff.Labels)+len(marks)+len(rule.HandOff.Taints) > 0
 		repaired := c.Repair == conditions.ResetGPU && len(p.Repair.Actions.ResetGPU) > 0 ||
 			c.Repair == conditions.Reboot && len(p.Repair.Actions.Reboot) > 0
-		return c.Due && (handsOff || !repaired || p.Repair.Mode == policy.RepairOff)
+		return c.Due && there && !rule.Observe && (handsOff || !repaired || p.Repair.Mode == policy.RepairOff)
 	})
 }

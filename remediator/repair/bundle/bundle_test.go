@@ -1,6 +1,7 @@
 package bundle
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,11 +14,12 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
+	"github.com/pitcrew-dev/pitcrew/remediator/switchtest"
 )
 
 var (
 	now  = time.Date(2026, 11, 28, 3, 30, 0, 0, time.UTC)
-	node = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u"}}
+	host = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u"}}
 )
 
 func parse(t *testing.T, repair string) *policy.Policy {
@@ -62,11 +64,11 @@ func TestForVisit(t *testing.T) {
 		"a sweep":                   {"collect: {template: collect}, " + actions, func(v *visit.Visit) { v.Kind = visit.Sweep }, 0, false},
 		"a repair that has to wait": {"collect: {template: collect}, " + actions, func(v *visit.Visit) { v.Phase = visit.Emptying }, 0, false},
 	} {
-		if got := ForVisit(parse(t, test.repair), node, working(test.change), now.Add(test.after)); (got != "") != test.want {
+		if got := ForVisit(parse(t, test.repair), host, working(test.change), now.Add(test.after)); (got != "") != test.want {
 			t.Errorf("%s: %q", name, got)
 		}
 	}
-	if got := ForVisit(parse(t, "collect: {template: collect}"), node, nil, now); got != "" {
+	if got := ForVisit(parse(t, "collect: {template: collect}"), host, nil, now); got != "" {
 		t.Errorf("no visit: %q", got)
 	}
 }
@@ -96,10 +98,42 @@ func TestForHandOff(t *testing.T) {
 		"a quarantine of another node": {on, &causes.Record{NodeUID: "other"}, 0, false},
 		"none":                         {on, nil, 0, false},
 	} {
-		if got := ForHandOff(parse(t, test.repair), node, test.r, now.Add(test.after)); (got != "") != test.want {
+		if got := ForHandOff(parse(t, test.repair), host, test.r, "", now.Add(test.after)); (got != "") != test.want {
 			t.Errorf("%s: %q", name, got)
 		}
 	}
+}
+
+func TestWhatASwitchDoesToEvidenceAtAHandOff(t *testing.T) {
+	const on = "mode: auto, collect: {template: collect, handOff: true}, " + actions
+	q := &causes.Record{NodeUID: "u"}
+	q.ID, q.Phase, q.Taint = "q", causes.Quarantined, &causes.Taint{Since: now}
+	q.Causes = []causes.Cause{{Rule: "xid", Repair: conditions.Replace, Due: true}}
+	switchtest.Check(t, "evidence at a hand-off", func(t *testing.T, by string) switchtest.Effect {
+		p, n, paused := parse(t, on), host.DeepCopy(), ""
+		n.Labels = map[string]string{}
+		xid := slices.IndexFunc(p.Rules, func(r policy.Rule) bool { return r.Name == "xid" })
+		switch by {
+		case switchtest.Observe, switchtest.RuleObserve: // of the policy: all rules do
+			p.Rules[xid].Observe = true
+		case switchtest.RuleGone:
+			p.Rules = slices.Delete(p.Rules, xid, xid+1)
+		case switchtest.Approve:
+			p = parse(t, strings.Replace(on, "auto", "approve", 1))
+		case switchtest.Off:
+			p = parse(t, strings.Replace(on, "auto", "off", 1))
+		case switchtest.Pause:
+			paused = "a person"
+		case switchtest.Skip:
+			n.Labels[conditions.LabelSkip] = "true"
+		case switchtest.Others:
+			n.Spec.Taints = []corev1.Taint{{Key: conditions.TaintMaintenance, Effect: corev1.TaintEffectNoSchedule}}
+		}
+		if ForHandOff(p, n, q, paused, now) == "" {
+			return switchtest.Effect{Next: switchtest.Waits}
+		}
+		return switchtest.Effect{Next: switchtest.Begins}
+	})
 }
 
 func TestNewJobAndItsEnd(t *testing.T) {
