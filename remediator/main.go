@@ -272,6 +272,7 @@ func managerOptions(o options) ctrl.Options {
 		Cache: cache.Options{
 			// A read that was not planned must not quietly cache a whole cluster's objects.
 			ReaderFailOnMissingInformer: true,
+			NewInformer:                 slim.Informer(nodes.Slim),
 			ByObject: map[client.Object]cache.ByObject{
 				&corev1.Node{}: {Transform: nodes.Slim},
 				&corev1.ConfigMap{}: {Namespaces: map[string]cache.Config{

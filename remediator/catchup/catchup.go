@@ -6,6 +6,7 @@ package catchup
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -20,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/slim"
 )
 
 const (
@@ -29,7 +31,8 @@ const (
 	listAgain = time.Second
 	// deadline bounds one call of [Gate.Wait].
 	deadline = 5 * time.Second
-	// page is how many nodes are listed with one request.
+	// page is how many nodes are listed with one request, unless they are larger than what is read of one list: their kubelets choose their
+	// size. Then it is a fourth of that.
 	page = 500
 )
 
@@ -40,6 +43,15 @@ type Gate struct {
 
 	mu   sync.Mutex
 	open bool
+	// listing is the list that goes on with the next call, when the deadline has ended one: with large nodes it takes longer. nil: none.
+	listing *listing
+}
+
+// listing is what is known of the nodes with a status while they are listed.
+type listing struct {
+	versions map[string]string
+	next     string
+	page     int64
 }
 
 // New is a closed gate. live reads from the API server and not from the cache.
@@ -83,21 +95,30 @@ func (g *Gate) Wait(ctx context.Context) error {
 
 // versions are the resource versions of the nodes with a status, by name.
 func (g *Gate) versions(ctx context.Context) (map[string]string, error) {
-	all := map[string]string{}
-	list := &metav1.PartialObjectMetadataList{}
-	for {
+	if g.listing == nil {
+		g.listing = &listing{versions: map[string]string{}, page: page}
+	}
+	for l := g.listing; ; {
+		list := &metav1.PartialObjectMetadataList{}
 		list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NodeList"))
-		err := g.live.List(ctx, list, client.HasLabels{conditions.LabelStatus}, client.Limit(page), client.Continue(list.Continue))
-		if err != nil {
+		err := g.live.List(ctx, list, client.HasLabels{conditions.LabelStatus}, client.Limit(l.page), client.Continue(l.next))
+		switch {
+		case errors.Is(err, slim.ErrTooLarge) && l.page > 1:
+			l.page = max(1, l.page/4)
+			continue
+		case err != nil && ctx.Err() == nil:
+			g.listing = nil // what it goes on from may have expired
+			return nil, err //nolint:wrapcheck // the only caller does
+		case err != nil:
 			return nil, err //nolint:wrapcheck // the only caller does
 		}
 		for i := range list.Items {
-			all[list.Items[i].Name] = list.Items[i].ResourceVersion
+			l.versions[list.Items[i].Name] = list.Items[i].ResourceVersion
 		}
-		if list.Continue == "" {
-			return all, nil
+		if l.next = list.Continue; l.next == "" {
+			g.listing = nil
+			return l.versions, nil
 		}
-		list = &metav1.PartialObjectMetadataList{ListMeta: metav1.ListMeta{Continue: list.Continue}}
 	}
 }
 

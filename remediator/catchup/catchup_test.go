@@ -3,10 +3,13 @@ package catchup_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,6 +19,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/catchup"
+	"github.com/pitcrew-dev/pitcrew/remediator/slim"
 )
 
 func quarantined(name, version string) *corev1.Node {
@@ -129,4 +133,44 @@ func TestNodesThatCannotBeListedKeepTheGateClosed(t *testing.T) {
 	if err := gate.Wait(t.Context()); err != nil {
 		t.Error(err)
 	}
+}
+
+// Kubelets choose how large their nodes are. A list that is too large is read in smaller pages, and one that takes longer than a call goes on
+// with the next.
+func TestAListOfLargeNodesIsReadInSmallPages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const nodes, fit = 60, 10
+		live := interceptor.NewClient(reader(), interceptor.Funcs{
+			List: func(ctx context.Context, _ client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+				o := (&client.ListOptions{}).ApplyOptions(opts)
+				if o.Limit > fit {
+					return fmt.Errorf("nodes: %w", slim.ErrTooLarge)
+				}
+				select {
+				case <-time.After(time.Second):
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+				first, _ := strconv.Atoi(o.Continue)
+				page := list.(*metav1.PartialObjectMetadataList)
+				for i := first; i < min(nodes, first+int(o.Limit)); i++ {
+					page.Items = append(page.Items, metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint(i), ResourceVersion: "7"}})
+				}
+				if next := first + int(o.Limit); next < nodes {
+					page.Continue = fmt.Sprint(next)
+				}
+				return nil
+			},
+		})
+		var cached []client.Object
+		for i := range nodes {
+			cached = append(cached, quarantined(fmt.Sprint(i), "7"))
+		}
+		gate, calls := catchup.New(reader(cached...), live), 1
+		for ; gate.Wait(t.Context()) != nil && calls < 20; calls++ {
+		}
+		if calls < 2 || calls > 5 { // 500, 125, 31, 7 at a time: nine requests of a second, in calls of five
+			t.Errorf("the gate is open after %d calls", calls)
+		}
+	})
 }

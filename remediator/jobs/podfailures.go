@@ -26,6 +26,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/pause"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart/failure"
+	"github.com/pitcrew-dev/pitcrew/remediator/slim"
 )
 
 // incident is the failure of one rank. It holds all that is needed once the pod is gone: its owner may delete it at once.
@@ -89,6 +90,8 @@ func (f *podFailures) setup(mgr ctrl.Manager, pods labels.Selector) error {
 		Scheme:     mgr.GetScheme(),
 		Mapper:     mgr.GetRESTMapper(),
 		ByObject:   map[client.Object]cache.ByObject{&corev1.Pod{}: {Label: pods, Transform: failure.Slim}},
+
+		NewInformer: slim.Informer(failure.Slim),
 	})
 	if err != nil {
 		return fmt.Errorf("make the cache of pods: %w", err)

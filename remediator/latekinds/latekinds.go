@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
+	"github.com/pitcrew-dev/pitcrew/remediator/slim"
 )
 
 // Request names one object to reconcile.
@@ -64,6 +65,7 @@ type Options struct {
 // New adds a cache and a controller to a manager. An error means that the manager refuses one of them.
 func New(mgr manager.Manager, o Options) (*Watcher, error) {
 	o.Cache.HTTPClient, o.Cache.Scheme, o.Cache.Mapper = mgr.GetHTTPClient(), mgr.GetScheme(), mgr.GetRESTMapper()
+	o.Cache.NewInformer = slim.Informer(o.Cache.DefaultTransform)
 	objects, err := cache.New(mgr.GetConfig(), o.Cache)
 	if err != nil {
 		return nil, fmt.Errorf("make the cache of %s: %w", o.Name, err)

@@ -52,8 +52,14 @@ func intern[S ~string](t *interner[string], s S) S {
 	return S(t.get(string(s), func(text string) string { return text }))
 }
 
-// internResources returns a list that equals this one and that others share.
+// maxInternedResources is how many resources a list has at most that many nodes have. A node may have any number, with long names.
+const maxInternedResources = 32
+
+// internResources returns a list that equals this one and that others share, unless it is longer than any that many nodes have.
 func internResources(list corev1.ResourceList) corev1.ResourceList {
+	if len(list) > maxInternedResources {
+		return list
+	}
 	var text strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(list)) {
 		amount := list[name]

@@ -76,14 +76,14 @@ func NotReadySince(n *corev1.Node, ready corev1.NodeCondition) time.Time {
 	return ready.LastTransitionTime.Time
 }
 
-// Excluded reports whether a node is left alone: one of the control plane, one with label [conditions.LabelSkip], or one that
-// is being deleted.
+// Excluded reports whether a node is left alone: one of the control plane, one with label [conditions.LabelSkip], one that
+// is being deleted, or one that is [TooLarge].
 func Excluded(n *corev1.Node) bool {
 	const controlPlane, master = "node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"
 	_, isControlPlane := n.Labels[controlPlane]
 	_, isMaster := n.Labels[master]
 	return isControlPlane || isMaster || HasTaint(n.Spec.Taints, controlPlane) || HasTaint(n.Spec.Taints, master) ||
-		n.Labels[conditions.LabelSkip] == "true" || n.DeletionTimestamp != nil
+		n.Labels[conditions.LabelSkip] == "true" || n.DeletionTimestamp != nil || TooLarge(n) != ""
 }
 
 // HasTaint reports whether a taint with the key is among some.

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -13,8 +14,21 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// maxSlimmed bounds how many nodes a [Slimmer] knows, deleted ones among them: it begins anew when it is full.
-const maxSlimmed = 50_000
+const (
+	// maxSlimmed bounds how many nodes a [Slimmer] knows, deleted ones among them: it begins anew when it is full.
+	maxSlimmed = 50_000
+	// MaxKept is the most that is kept of one node, in bytes: room for the largest records that we write, and for some 200 labels and 50
+	// conditions. A node has up to 1.5 MB, nearly all of which its kubelet may write.
+	MaxKept = 96 << 10
+	// tooLarge is an annotation of a Node in the cache of which not all is kept. The API server accepts no such key.
+	tooLarge = "/too-large"
+	// perEntry is what an entry of a list or a map costs beside its text, in bytes, about.
+	perEntry = 64
+)
+
+// TooLarge says what of a node in the cache is more than is kept of one; empty: nothing is. Such a node is [Excluded]: nothing is decided
+// about it, and it must not be patched.
+func TooLarge(n *corev1.Node) string { return n.Annotations[tooLarge] }
 
 // Slimmer makes the Nodes that the cache keeps. Use [NewSlimmer].
 type Slimmer struct {
@@ -29,7 +43,7 @@ type Slimmer struct {
 }
 
 // NewSlimmer makes a slimmer that drops the values of annotations that are longer than some bytes, unless their keys are among those that
-// are kept whole.
+// are kept whole, the most important first.
 func NewSlimmer(maxAnnotation int, whole []string) *Slimmer {
 	return &Slimmer{
 		maxAnnotation: maxAnnotation, whole: whole, tooLong: strings.Repeat("x", maxAnnotation+1),
@@ -53,23 +67,10 @@ func (s *Slimmer) Slim(object any) (any, error) {
 			ResourceVersion:   n.ResourceVersion,
 			CreationTimestamp: n.CreationTimestamp,
 			DeletionTimestamp: n.DeletionTimestamp,
-			Labels:            last.Labels,
-			Annotations:       s.annotations(n.Annotations, last.Annotations),
-			ManagedFields:     SlimManagedFields(n),
 		},
-		Spec: corev1.NodeSpec{Taints: n.Spec.Taints, Unschedulable: n.Spec.Unschedulable},
-		Status: corev1.NodeStatus{
-			Conditions:  slices.Clone(n.Status.Conditions), // without the room that decoding has left
-			Allocatable: last.Status.Allocatable,           // read by the restart of jobs, to find out whether there is room
-			NodeInfo:    corev1.NodeSystemInfo{BootID: orLast(n.Status.NodeInfo.BootID, last.Status.NodeInfo.BootID)},
-		},
+		Spec: corev1.NodeSpec{Unschedulable: n.Spec.Unschedulable},
 	}
-	if !maps.Equal(n.Labels, last.Labels) {
-		slim.Labels = internMap(n.Labels)
-	}
-	if !maps.EqualFunc(n.Status.Allocatable, last.Status.Allocatable, resource.Quantity.Equal) {
-		slim.Status.Allocatable = internResources(n.Status.Allocatable)
-	}
+	s.fill(slim, n, last)
 	for i := range slim.Status.Conditions {
 		c := &slim.Status.Conditions[i]
 		if i < len(last.Status.Conditions) && SameCondition(*c, last.Status.Conditions[i]) {
@@ -84,22 +85,122 @@ func (s *Slimmer) Slim(object any) (any, error) {
 	return slim, nil
 }
 
-// annotations are annotations without the values that nothing reads; those of the last version if they are equal.
-func (s *Slimmer) annotations(all, last map[string]string) map[string]string {
-	if len(all) == 0 {
-		return nil
+// fill copies what is read of a node while there is room, our records first: what its kubelet may write displaces none.
+func (s *Slimmer) fill(slim, n, last *corev1.Node) {
+	b := &budget{left: MaxKept, excess: TooLarge(n)} // a cache has some nodes slimmed twice
+	annotations := map[string]string{}
+	for _, key := range s.whole {
+		if value, has := n.Annotations[key]; has && b.take("annotation "+key, len(value)+perEntry) {
+			annotations[key] = orLast(value, last.Annotations[key])
+		}
 	}
-	slim := make(map[string]string, len(all))
+	if b.take("taints", sum(n.Spec.Taints, func(t corev1.Taint) int { return len(t.Key) + len(t.Value) + perEntry })) {
+		slim.Spec.Taints = n.Spec.Taints
+	}
+	if b.take("conditions", sum(n.Status.Conditions, func(c corev1.NodeCondition) int {
+		return len(c.Type) + len(c.Status) + len(c.Reason) + len(c.Message) + 2*perEntry
+	})) {
+		slim.Status.Conditions = slices.Clone(n.Status.Conditions) // without the room that decoding has left
+	}
+	if b.take("boot id", len(n.Status.NodeInfo.BootID)) {
+		slim.Status.NodeInfo.BootID = orLast(n.Status.NodeInfo.BootID, last.Status.NodeInfo.BootID)
+	}
+	if managers := SlimManagedFields(n); b.take("managed fields", sum(managers, func(metav1.ManagedFieldsEntry) int { return 4 * perEntry })) {
+		slim.ManagedFields = managers
+	}
+	if b.take("labels", textOf(n.Labels)) {
+		if slim.Labels = last.Labels; !maps.Equal(n.Labels, last.Labels) {
+			slim.Labels = internMap(n.Labels)
+		}
+	}
+	if b.take("annotations", s.sizeOfOthers(n.Annotations)) {
+		s.addOthers(annotations, n.Annotations, last.Annotations)
+	}
+	if b.take("resources", sizeOfResources(n.Status.Allocatable)) {
+		// read by the restart of jobs, to find out whether there is room
+		if slim.Status.Allocatable = last.Status.Allocatable; !maps.EqualFunc(n.Status.Allocatable, last.Status.Allocatable, resource.Quantity.Equal) {
+			slim.Status.Allocatable = internResources(n.Status.Allocatable)
+		}
+	}
+	if b.excess != "" {
+		annotations[tooLarge] = intern(&interned, b.excess)
+	}
+	switch {
+	case len(annotations) == 0:
+	case maps.Equal(annotations, last.Annotations):
+		slim.Annotations = last.Annotations
+	default:
+		slim.Annotations = annotations
+	}
+}
+
+// budget is the room that is left for a node.
+type budget struct {
+	left int
+	// excess says what there was no room for; empty: nothing.
+	excess string
+}
+
+// take takes the room of a part of a node, and reports whether there is any.
+func (b *budget) take(what string, bytes int) bool {
+	if bytes <= b.left {
+		b.left -= bytes
+		return true
+	}
+	// Without a figure: one that changes would be news each time.
+	b.excess = fmt.Sprintf("%s has no room in the %d KiB that are kept of a node", what, MaxKept>>10)
+	return false
+}
+
+// sizeOfOthers is what the annotations cost that are not kept whole, without long values.
+func (s *Slimmer) sizeOfOthers(annotations map[string]string) (bytes int) {
+	for key, value := range annotations {
+		if slices.Contains(s.whole, key) {
+			continue
+		}
+		bytes += len(key) + perEntry
+		if len(value) <= s.maxAnnotation {
+			bytes += len(value)
+		}
+	}
+	return bytes
+}
+
+// addOthers adds the annotations that are not kept whole, without long values; what equals that of the last version is shared.
+func (s *Slimmer) addOthers(to, all, last map[string]string) {
 	for key, value := range all {
-		if len(value) > s.maxAnnotation && !slices.Contains(s.whole, key) {
+		if slices.Contains(s.whole, key) || key == tooLarge {
+			continue
+		}
+		if len(value) > s.maxAnnotation {
 			value = s.tooLong
 		}
-		slim[intern(&interned, key)] = orLast(value, last[key])
+		to[intern(&interned, key)] = orLast(value, last[key])
 	}
-	if maps.Equal(slim, last) {
-		return last
+}
+
+// textOf is what a map costs.
+func textOf(m map[string]string) (bytes int) {
+	for key, value := range m {
+		bytes += len(key) + len(value) + perEntry
 	}
-	return slim
+	return bytes
+}
+
+// sizeOfResources is what a list of resources costs.
+func sizeOfResources(list corev1.ResourceList) (bytes int) {
+	for name := range list {
+		bytes += len(name) + 4*perEntry
+	}
+	return bytes
+}
+
+// sum is what a list costs.
+func sum[T any](list []T, size func(T) int) (bytes int) {
+	for _, entry := range list {
+		bytes += size(entry)
+	}
+	return bytes
 }
 
 // last is the last version of a node, which must not be changed; an empty one if there is none.

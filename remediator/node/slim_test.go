@@ -1,8 +1,10 @@
 package node
 
 import (
+	"fmt"
 	"reflect"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -67,4 +69,86 @@ func TestAHeartbeatSharesWhatIsEqual(t *testing.T) {
 		t.Errorf("another node has %s GPUs", amount.String())
 	}
 	runtime.KeepAlive(first)
+}
+
+// Nearly all of a Node its kubelet may write, up to 1.5 MB. What there is no room for is dropped and named, the node is left alone, and our
+// records, which come first, are still there for others.
+func TestWhatIsKeptOfANodeIsBounded(t *testing.T) {
+	const record = "pitcrew.dev/quarantine"
+	text := strings.Repeat("x", 60)
+	for what, grow := range map[string]func(*corev1.Node){
+		"annotation other/whole": func(n *corev1.Node) { n.Annotations["other/whole"] = strings.Repeat("x", 200<<10) },
+		"taints": func(n *corev1.Node) {
+			n.Spec.Taints = make([]corev1.Taint, 3000)
+		},
+		"conditions": func(n *corev1.Node) {
+			n.Status.Conditions[1].Message = strings.Repeat("x", 1<<20)
+		},
+		"boot id": func(n *corev1.Node) { n.Status.NodeInfo.BootID = strings.Repeat("x", 1<<20) },
+		"managed fields": func(n *corev1.Node) {
+			n.Spec.Unschedulable = true
+			entry := metav1.ManagedFieldsEntry{Manager: "m", FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:unschedulable":{}}}`)}
+			n.ManagedFields = slices.Repeat([]metav1.ManagedFieldsEntry{entry}, 3000)
+		},
+		"labels": func(n *corev1.Node) {
+			for i := range 5000 {
+				n.Labels[fmt.Sprint(text, i)] = ""
+			}
+		},
+		"annotations": func(n *corev1.Node) {
+			for i := range 5000 {
+				n.Annotations[fmt.Sprint(text, i)] = strings.Repeat("x", 200)
+			}
+		},
+		"resources": func(n *corev1.Node) {
+			for i := range 5000 {
+				n.Status.Allocatable[corev1.ResourceName(fmt.Sprint(text, i))] = resource.MustParse("1")
+			}
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			slimmer := NewSlimmer(256, []string{record, "other/whole"})
+			n := nodetest.Realistic(1)
+			n.Annotations[record] = strings.Repeat("r", 60<<10)
+			small, err := slimmer.Slim(n.DeepCopy())
+			if err != nil || TooLarge(small.(*corev1.Node)) != "" || Excluded(small.(*corev1.Node)) {
+				t.Fatalf("a usual node with a large record: %v, %q", err, TooLarge(small.(*corev1.Node)))
+			}
+			grow(n)
+			once, err := slimmer.Slim(n.DeepCopy())
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := once.(*corev1.Node)
+			if size := got.Size(); size > MaxKept {
+				t.Errorf("%d bytes are kept", size)
+			}
+			if want := what + " has no room in the 96 KiB that are kept of a node"; TooLarge(got) != want || !Excluded(got) {
+				t.Errorf("excluded %v, too large: %q, want %q", Excluded(got), TooLarge(got), want)
+			}
+			if got.Annotations[record] != n.Annotations[record] {
+				t.Error("the record is lost")
+			}
+			twice, err := slimmer.Slim(got.DeepCopy()) // as a cache does with some
+			if diff := cmp.Diff(once, twice); diff != "" || err != nil {
+				t.Errorf("%v: %s", err, diff)
+			}
+			again, err := slimmer.Slim(nodetest.Realistic(1))
+			if err != nil || TooLarge(again.(*corev1.Node)) != "" {
+				t.Errorf("a node that was too large is so for ever: %v, %q", err, TooLarge(again.(*corev1.Node)))
+			}
+		})
+	}
+}
+
+// What many nodes have is kept once. What one node has must not be kept for it when it is gone.
+func TestLongListsOfResourcesAreNotInterned(t *testing.T) {
+	many := corev1.ResourceList{}
+	for i := range maxInternedResources + 1 {
+		many[corev1.ResourceName(fmt.Sprint("r", i))] = resource.MustParse("1")
+	}
+	before := len(resources.known)
+	if got := internResources(many); len(got) != len(many) || len(resources.known) != before {
+		t.Errorf("%d resources, %d lists were known and %d are", len(got), before, len(resources.known))
+	}
 }

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/record/pending"
@@ -70,6 +71,9 @@ func withoutStatus(n *corev1.Node) *corev1.Node {
 func (c *Controller) write(ctx context.Context, before, after *corev1.Node) error {
 	if c.dryRun {
 		return nil
+	}
+	if excess := node.TooLarge(before); excess != "" { // the patch would drop what the cache does not show of the taints
+		return fmt.Errorf("patch node %s: it is too large: %s", before.Name, excess)
 	}
 	if err := c.client.Patch(ctx, after, lockedPatch(before), client.FieldOwner(quarantine.ControllerName)); err != nil {
 		return fmt.Errorf("patch node %s: %w", before.Name, err)

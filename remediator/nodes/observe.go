@@ -21,9 +21,9 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
-// keptWhole are the annotations that are kept however long they are, because they are read.
-var keptWhole = []string{conditions.AnnotationQuarantine, conditions.AnnotationGPUs, handoff.AWSResults, handoff.AWSQuarantineResult,
-	conditions.AnnotationRepair, conditions.AnnotationRequest}
+// keptWhole are the annotations that are kept whole or not at all, because they are read.
+var keptWhole = []string{conditions.AnnotationQuarantine, conditions.AnnotationRepair, conditions.AnnotationRequest, conditions.AnnotationGPUs,
+	handoff.AWSResults, handoff.AWSQuarantineResult}
 
 // slimmer is one for the life of the process: it shares what is equal in the versions of a node and in many nodes.
 var slimmer = node.NewSlimmer(policy.MaxAnnotation, keptWhole)

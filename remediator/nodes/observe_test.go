@@ -89,7 +89,7 @@ func TestSlimKeepsWhatIsNeeded(t *testing.T) {
 }
 
 func TestSlimKeepsARecordWhole(t *testing.T) {
-	long := strings.Repeat("x", policy.MaxAnnotation+100)
+	long := strings.Repeat("x", 16<<10)
 	for _, key := range []string{conditions.AnnotationQuarantine, conditions.AnnotationRepair, conditions.AnnotationGPUs, handoff.AWSResults, handoff.AWSQuarantineResult} {
 		slim, err := Slim(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{key: long}}})
 		if err != nil || slim.(*corev1.Node).Annotations[key] != long {

@@ -3,12 +3,10 @@ package preflight
 import (
 	"context"
 	"fmt"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 	toolscache "k8s.io/client-go/tools/cache"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -17,16 +15,15 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/internal/preflight/report"
 	"github.com/pitcrew-dev/pitcrew/internal/preflight/reportconfigmap"
+	"github.com/pitcrew-dev/pitcrew/remediator/slim"
 )
 
-// A tenant chooses what its ConfigMaps contain, so the cache keeps only what is read, up to these sizes. It never holds more
-// than a few ConfigMaps as the API server sends them.
+// A tenant chooses what its ConfigMaps contain, so the cache keeps only what is read, up to these sizes and to those of [budget]. It never
+// holds more than a few ConfigMaps as the API server sends them.
 const (
 	// maxMetadataBytes is the largest size of a report's labels, annotations, owners and finalizers. The shipped init
 	// container writes about 500 bytes, and the shipped admission policy admits no more than this.
 	maxMetadataBytes = 16 << 10
-	// pageSize is the number of ConfigMaps in an answer of the API server, which has up to 2 MiB for each.
-	pageSize = 4
 	// refusedKey is the only data key of a ConfigMap that is not kept; its value is the reason. The API server accepts no
 	// such key, so a ConfigMap cannot have it.
 	refusedKey = "/refused"
@@ -39,20 +36,24 @@ func newReportCache(ctx context.Context, mgr ctrl.Manager, namespaces []string) 
 	for _, namespace := range namespaces {
 		byNamespace[namespace] = only
 	}
+	room := newBudget(len(namespaces))
 	reports, err := cache.New(mgr.GetConfig(), cache.Options{
 		Scheme:                      mgr.GetScheme(),
 		Mapper:                      mgr.GetRESTMapper(),
 		HTTPClient:                  mgr.GetHTTPClient(),
 		ReaderFailOnMissingInformer: true,
-		ByObject:                    map[client.Object]cache.ByObject{&corev1.ConfigMap{}: {Namespaces: byNamespace, Transform: slim}},
-		NewInformer: func(
-			all toolscache.ListerWatcher, kind runtime.Object, resync time.Duration, indexers toolscache.Indexers,
-		) toolscache.SharedIndexInformer {
-			return toolscache.NewSharedIndexInformer(inPages(toolscache.ToListerWatcherWithContext(all)), kind, resync, indexers)
-		},
+		ByObject:                    map[client.Object]cache.ByObject{&corev1.ConfigMap{}: {Namespaces: byNamespace, Transform: room.slimmed}},
+		NewInformer:                 slim.Informer(room.slimmed),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("make the cache of preflight reports: %w", err)
+	}
+	informer, err := reports.GetInformer(ctx, &corev1.ConfigMap{}, cache.BlockUntilSynced(false))
+	if err != nil {
+		return nil, fmt.Errorf("make the informer of preflight reports: %w", err)
+	}
+	if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{DeleteFunc: room.free}); err != nil {
+		return nil, fmt.Errorf("follow deleted preflight reports: %w", err)
 	}
 	for name, valueOf := range map[string]client.IndexerFunc{indexRun: runOf, indexPod: podOf} {
 		if err := reports.IndexField(ctx, &corev1.ConfigMap{}, name, valueOf); err != nil {
@@ -65,44 +66,6 @@ func newReportCache(ctx context.Context, mgr ctrl.Manager, namespaces []string) 
 	return reports, nil
 }
 
-// inPages lists ConfigMaps page by page and keeps of each page what [slim] keeps. An informer lists only where the API
-// server cannot stream (before Kubernetes 1.34, by default), and would transform the list when it has all of it.
-func inPages(all toolscache.ListerWatcherWithContext) *toolscache.ListWatch {
-	return &toolscache.ListWatch{
-		WatchFuncWithContext: all.WatchWithContext,
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			// The API server ignores the limit when it is asked for a version that its own cache has.
-			o.ResourceVersion, o.ResourceVersionMatch, o.Limit, o.Continue = "", "", pageSize, ""
-			kept := &corev1.ConfigMapList{}
-			for {
-				page, err := all.ListWithContext(ctx, o)
-				if err != nil {
-					return nil, err
-				}
-				list, ok := page.(*corev1.ConfigMapList)
-				if !ok {
-					return nil, fmt.Errorf("list ConfigMaps: the answer is a %T", page)
-				}
-				for i := range list.Items {
-					kept.Items = append(kept.Items, *keep(&list.Items[i]))
-				}
-				kept.ResourceVersion, o.Continue = list.ResourceVersion, list.Continue
-				if o.Continue == "" {
-					return kept, nil
-				}
-			}
-		},
-	}
-}
-
-// slim is the cache's transformation. It is applied twice to some objects.
-func slim(object any) (any, error) {
-	if cm, ok := object.(*corev1.ConfigMap); ok {
-		return keep(cm), nil
-	}
-	return object, nil // e.g. the key of a deleted one
-}
-
 // keep returns what is read of a ConfigMap, and of one that is too large to be a report only the reason. What it returns it
 // keeps as it is.
 func keep(cm *corev1.ConfigMap) *corev1.ConfigMap {
@@ -111,13 +74,18 @@ func keep(cm *corev1.ConfigMap) *corev1.ConfigMap {
 		Labels: pick(cm.Labels, conditions.LabelPreflight, conditions.LabelPreflightRun),
 	}}
 	if reason := whyNotKept(cm); reason != "" {
-		kept.Data = map[string]string{refusedKey: reason}
-		return kept
+		return refused(kept, reason)
 	}
 	kept.Annotations = pick(cm.Annotations, conditions.AnnotationPreflightNode, conditions.AnnotationPreflightPod,
 		conditions.AnnotationPreflightPodUID)
 	kept.OwnerReferences, kept.Immutable, kept.Data = cm.OwnerReferences, cm.Immutable, cm.Data
 	return kept
+}
+
+// refused is a ConfigMap of which only the reason is kept.
+func refused(cm *corev1.ConfigMap, reason string) *corev1.ConfigMap {
+	cm.Annotations, cm.OwnerReferences, cm.Immutable, cm.Data = nil, nil, nil, map[string]string{refusedKey: reason}
+	return cm
 }
 
 // whyNotKept is the reason why a ConfigMap is too large to be a report; empty when it is not.

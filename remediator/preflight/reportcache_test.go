@@ -1,7 +1,6 @@
 package preflight
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"strings"
@@ -10,9 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
 	toolscache "k8s.io/client-go/tools/cache"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
@@ -62,7 +59,7 @@ func TestOnlyWhatIsReadIsKept(t *testing.T) {
 				want.Annotations, want.OwnerReferences, want.Immutable = nil, nil, nil
 			}
 			tt.change(&cm)
-			once, err := slim(&cm)
+			once, err := newBudget(1).slimmed(&cm)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -83,70 +80,13 @@ func TestOnlyWhatIsReadIsKept(t *testing.T) {
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Error(diff)
 			}
-			if twice, err := slim(got.DeepCopy()); !cmp.Equal(got, twice) || err != nil {
+			if twice, err := newBudget(1).slimmed(got.DeepCopy()); !cmp.Equal(got, twice) || err != nil {
 				t.Errorf("the second time %s, %v", cmp.Diff(got, twice), err)
 			}
 		})
 	}
-	if key, err := slim(toolscache.DeletedFinalStateUnknown{Key: "k"}); err != nil || key != (toolscache.DeletedFinalStateUnknown{Key: "k"}) {
+	if key, err := newBudget(1).slimmed(toolscache.DeletedFinalStateUnknown{Key: "k"}); err != nil || key != (toolscache.DeletedFinalStateUnknown{Key: "k"}) {
 		t.Errorf("a key becomes %v, %v", key, err)
-	}
-}
-
-// pagedAPI answers with pages, as the API server does without streams.
-type pagedAPI struct {
-	all     []corev1.ConfigMap
-	largest int
-	bad     []metav1.ListOptions
-}
-
-func (p *pagedAPI) ListWithContext(_ context.Context, o metav1.ListOptions) (runtime.Object, error) {
-	if o.ResourceVersion != "" || o.ResourceVersionMatch != "" || o.Limit == 0 { // it ignores the limit
-		p.bad = append(p.bad, o)
-		o.Limit = int64(len(p.all))
-	}
-	var first int
-	if o.Continue != "" {
-		if _, err := fmt.Sscan(o.Continue, &first); err != nil {
-			return nil, err
-		}
-	}
-	last := min(first+int(o.Limit), len(p.all))
-	page := &corev1.ConfigMapList{ListMeta: metav1.ListMeta{ResourceVersion: "9"}}
-	for _, cm := range p.all[first:last] {
-		page.Items = append(page.Items, *cm.DeepCopy())
-	}
-	if last < len(p.all) {
-		page.Continue = fmt.Sprint(last)
-	}
-	p.largest = max(p.largest, last-first)
-	return page, nil
-}
-
-func (*pagedAPI) WatchWithContext(context.Context, metav1.ListOptions) (watch.Interface, error) {
-	return watch.NewFake(), nil
-}
-
-func TestListsAreReadInPages(t *testing.T) {
-	api := &pagedAPI{}
-	var want []corev1.ConfigMap
-	for i := range 3*pageSize + 1 {
-		cm := reportOf(t, podOfJob("team", fmt.Sprint(i)), report.Report{RunID: "r", Size: 100})
-		if i == 2 {
-			cm.Annotations["x"] = strings.Repeat("x", 1<<20)
-		}
-		api.all = append(api.all, cm)
-		want = append(want, *keep(cm.DeepCopy()))
-	}
-	got, err := inPages(api).ListWithContext(t.Context(), metav1.ListOptions{ResourceVersion: "0", ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(&corev1.ConfigMapList{ListMeta: metav1.ListMeta{ResourceVersion: "9"}, Items: want}, got); diff != "" {
-		t.Error(diff)
-	}
-	if api.largest > pageSize || len(api.bad) > 0 {
-		t.Errorf("a page of %d ConfigMaps; requests whose limit the API server ignores: %+v", api.largest, api.bad)
 	}
 }
 
@@ -183,5 +123,47 @@ func TestAReasonFitsIntoAnEvent(t *testing.T) {
 	}
 	if got := <-recorder.Events; len(got) > 1000 || !strings.Contains(got, "not the JSON of a report") {
 		t.Errorf("%d bytes: %s", len(got), got)
+	}
+}
+
+func TestTheReportsOfANamespaceHaveAShare(t *testing.T) {
+	room := newBudget(3)
+	keptOf := func(namespace, uid string) bool {
+		t.Helper()
+		cm := reportOf(t, podOfJob(namespace, "a"), report.Report{RunID: "r", Size: 2})
+		cm.UID, cm.Namespace = types.UID(uid), namespace
+		cm.Data[reportconfigmap.Key] = strings.Repeat("x", report.MaxBytes)
+		once, err := room.slimmed(&cm)
+		if err != nil {
+			t.Fatal(err)
+		}
+		twice, err := room.slimmed(once.(*corev1.ConfigMap).DeepCopy())
+		if diff := cmp.Diff(once, twice); diff != "" || err != nil {
+			t.Errorf("slimmed twice: %v, %s", err, diff)
+		}
+		reason := once.(*corev1.ConfigMap).Data[refusedKey]
+		if reason != "" && !strings.Contains(reason, "namespace "+namespace+" has more reports than the 8 MiB") {
+			t.Errorf("refused because %q", reason)
+		}
+		return reason == ""
+	}
+	kept := 0
+	for keptOf("noisy", fmt.Sprint(kept)) {
+		kept++
+	}
+	if most := maxAllReports / 3 / report.MaxBytes; kept > most || kept < most-50 {
+		t.Errorf("%d reports of 16 KiB are kept", kept)
+	}
+	if !keptOf("quiet", "q") || !keptOf("noisy", "0") {
+		t.Error("another namespace has no room, or a report that is kept already")
+	}
+	gone := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "noisy", UID: "0"}}
+	room.free(toolscache.DeletedFinalStateUnknown{Obj: gone})
+	if !keptOf("noisy", "new") || keptOf("noisy", "newer") {
+		t.Error("a report that was deleted does not give back its room, and only that")
+	}
+	room.free(toolscache.DeletedFinalStateUnknown{Key: "k"})
+	if share := newBudget(1000).share; share != minShare {
+		t.Errorf("of 1000 namespaces each has %d bytes", share)
 	}
 }

@@ -13,6 +13,7 @@ package progress
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -234,11 +235,11 @@ func slim(object any) (any, error) {
 			if kept.Annotations == nil {
 				kept.Annotations = map[string]string{}
 			}
-			kept.Annotations[key] = value[:min(len(value), maxAnnotation)]
+			kept.Annotations[key] = strings.Clone(value[:min(len(value), maxAnnotation)]) // a part of it would keep it all
 		}
 	}
 	if owner := metav1.GetControllerOf(full); owner != nil {
-		kept.OwnerReferences = []metav1.OwnerReference{*owner}
+		kept.OwnerReferences = []metav1.OwnerReference{{Controller: owner.Controller}} // that there is one is enough, and its name may be long
 	}
 	return kept, nil
 }

@@ -2,3 +2,6 @@ package slim
 
 // ReadAtMost sets how much is read of a list, in bytes.
 func (r *Reader) ReadAtMost(bytes int) { r.maxRead = bytes }
+
+// Page is how many objects a page has.
+const Page = page

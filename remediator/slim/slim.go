@@ -12,12 +12,18 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"strings"
+	"sync"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -40,46 +46,100 @@ const (
 // ErrTooLarge says that a list is larger than what is read or kept of one.
 var ErrTooLarge = errors.New("too large to judge")
 
-// Reader reads from the API server, without a cache. Lists of pods, of their metadata and of ResourceSlices are slim, all else is read by
-// the Reader inside.
+// Reader reads from the API server, without a cache. Its lists are slim.
 type Reader struct {
 	client.Reader
-	pods, slices rest.Interface
-	reading      chan struct{}
-	maxRead      int
+	api     func(schema.GroupVersionKind) (rest.Interface, string, error)
+	reading chan struct{}
+	maxRead int
 }
 
-// New returns a Reader over another that asks the same API server.
-func New(inside client.Reader, config *rest.Config, with *http.Client) (*Reader, error) {
-	r := &Reader{Reader: inside, reading: make(chan struct{}, atOnce), maxRead: maxRead}
-	for kind, to := range map[schema.GroupVersionKind]*rest.Interface{
-		corev1.SchemeGroupVersion.WithKind("Pod"): &r.pods, resourceapi.SchemeGroupVersion.WithKind("ResourceSlice"): &r.slices,
-	} {
+// New returns a Reader over another that asks the same API server. Pods and ResourceSlices need no mapper.
+func New(inside client.Reader, config *rest.Config, with *http.Client, mapper meta.RESTMapper) (*Reader, error) {
+	known := map[schema.GroupVersionKind]string{
+		corev1.SchemeGroupVersion.WithKind("Pod"): "pods", resourceapi.SchemeGroupVersion.WithKind("ResourceSlice"): "resourceslices",
+	}
+	apis := sync.Map{}
+	api := func(kind schema.GroupVersionKind) (rest.Interface, string, error) {
+		resource, isKnown := known[kind]
+		if !isKnown {
+			mapping, err := mapper.RESTMapping(kind.GroupKind(), kind.Version)
+			if err != nil {
+				return nil, "", err //nolint:wrapcheck // the kind of the error counts
+			}
+			resource = mapping.Resource.Resource
+		}
+		if made, ok := apis.Load(kind.GroupVersion()); ok {
+			return made.(rest.Interface), resource, nil
+		}
 		made, err := apiutil.RESTClientForGVK(kind, true, false, config, serializer.NewCodecFactory(scheme.Scheme), with)
 		if err != nil {
-			return nil, fmt.Errorf("make a client for %s: %w", kind.Kind, err)
+			return nil, "", fmt.Errorf("make a client for %s: %w", kind.Kind, err)
 		}
-		*to = made
+		apis.Store(kind.GroupVersion(), made)
+		return made, resource, nil
 	}
-	return r, nil
+	return &Reader{Reader: inside, api: api, reading: make(chan struct{}, atOnce), maxRead: maxRead}, nil
 }
 
 // List reads a list. Its error is [ErrTooLarge], or that of the API server, whose kind is kept.
 func (r *Reader) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
-	const whole, metadata = "application/json", "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
-	switch l := list.(type) {
-	case *corev1.PodList:
-		return read(ctx, r, r.pods, request{"pods", whole, opts}, &l.ListMeta, &l.Items, slimPod)
-	case *resourceapi.ResourceSliceList:
-		dropped := func(s *resourceapi.ResourceSlice) { slimMeta(&s.ObjectMeta) }
-		return read(ctx, r, r.slices, request{"resourceslices", whole, opts}, &l.ListMeta, &l.Items, dropped)
-	case *metav1.PartialObjectMetadataList:
-		if l.GroupVersionKind() == corev1.SchemeGroupVersion.WithKind("PodList") {
-			dropped := func(m *metav1.PartialObjectMetadata) { slimMeta(&m.ObjectMeta) }
-			return read(ctx, r, r.pods, request{"pods", metadata, opts}, &l.ListMeta, &l.Items, dropped)
-		}
+	kind, err := apiutil.GVKForObject(list, scheme.Scheme)
+	if err != nil {
+		return fmt.Errorf("tell the kind of a list: %w", err)
 	}
-	return r.Reader.List(ctx, list, opts...) //nolint:wrapcheck // it is the Reader inside that answers
+	kind.Kind = strings.TrimSuffix(kind.Kind, "List")
+	api, resource, err := r.api(kind)
+	if err != nil {
+		return err
+	}
+	ask := request{api, resource, "application/json", opts}
+	switch l := list.(type) {
+	case *metav1.PartialObjectMetadataList:
+		ask.accept = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+		return read(ctx, r, ask, &l.ListMeta, &l.Items, func(m *metav1.PartialObjectMetadata) int {
+			slimMeta(&m.ObjectMeta)
+			return m.Size()
+		})
+	case *unstructured.UnstructuredList:
+		return r.readUnstructured(ctx, ask, kind, l)
+	case *corev1.PodList:
+		return read(ctx, r, ask, &l.ListMeta, &l.Items, func(p *corev1.Pod) int { slimPod(p); return p.Size() })
+	case *batchv1.JobList:
+		return read(ctx, r, ask, &l.ListMeta, &l.Items, func(j *batchv1.Job) int { slimJob(j); return j.Size() })
+	case *resourceapi.ResourceSliceList:
+		return read(ctx, r, ask, &l.ListMeta, &l.Items, func(s *resourceapi.ResourceSlice) int { slimMeta(&s.ObjectMeta); return s.Size() })
+	case *corev1.EventList:
+		return read(ctx, r, ask, &l.ListMeta, &l.Items, func(e *corev1.Event) int { slimMeta(&e.ObjectMeta); return e.Size() })
+	}
+	return fmt.Errorf("a list of %s has no slim type: %T", kind.Kind, list)
+}
+
+// unstructuredCosts is how much larger an object without a Go type is than its JSON, about.
+const unstructuredCosts = 5
+
+// readUnstructured reads a list of objects that have no Go type here.
+func (r *Reader) readUnstructured(ctx context.Context, ask request, kind schema.GroupVersionKind, l *unstructured.UnstructuredList) error {
+	var m metav1.ListMeta
+	var items []json.RawMessage
+	if l.Object == nil {
+		l.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
+	}
+	if err := read(ctx, r, ask, &m, &items, func(raw *json.RawMessage) int { return unstructuredCosts * len(*raw) }); err != nil {
+		return err
+	}
+	l.SetResourceVersion(m.ResourceVersion)
+	l.SetContinue(m.Continue)
+	l.Items = make([]unstructured.Unstructured, len(items))
+	for i, raw := range items {
+		if err := utiljson.Unmarshal(raw, &l.Items[i].Object); err != nil {
+			return fmt.Errorf("decode a %s: %w", kind.Kind, err)
+		}
+		l.Items[i].SetGroupVersionKind(kind) // an item of a list need not have it
+		l.Items[i].SetManagedFields(nil)
+		items[i] = nil
+	}
+	return nil
 }
 
 // Manager is a manager whose API reader is a [Reader].
@@ -90,7 +150,7 @@ type Manager struct {
 
 // NewManager returns the manager with a [Reader] over its API reader.
 func NewManager(inside ctrl.Manager) (*Manager, error) {
-	r, err := New(inside.GetAPIReader(), inside.GetConfig(), inside.GetHTTPClient())
+	r, err := New(inside.GetAPIReader(), inside.GetConfig(), inside.GetHTTPClient(), inside.GetRESTMapper())
 	return &Manager{inside, r}, err
 }
 
@@ -99,20 +159,13 @@ func (m *Manager) GetAPIReader() client.Reader { return m.reader }
 
 // request is what is asked of the API server: a resource, how it is encoded, and which of its objects.
 type request struct {
+	api              rest.Interface
 	resource, accept string
 	opts             []client.ListOption
 }
 
-// sized is a pointer to an object that knows its size as protobuf, in bytes.
-type sized[T any] interface {
-	*T
-	Size() int
-}
-
-// read reads one list into meta and items.
-func read[T any, P sized[T]](
-	ctx context.Context, r *Reader, api rest.Interface, ask request, meta *metav1.ListMeta, items *[]T, slim func(*T),
-) error {
+// read reads one list into about and items. slim drops what is not needed of an item and returns the size of the rest, in bytes.
+func read[T any](ctx context.Context, r *Reader, ask request, about *metav1.ListMeta, items *[]T, slim func(*T) int) error {
 	options := (&client.ListOptions{}).ApplyOptions(ask.opts)
 	which := options.AsListOptions()
 	select {
@@ -121,21 +174,20 @@ func read[T any, P sized[T]](
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	body, err := api.Get().NamespaceIfScoped(options.Namespace, options.Namespace != "").Resource(ask.resource).
-		VersionedParams(which, scheme.ParameterCodec).SetHeader("Accept", ask.accept).Stream(ctx)
+	body, err := ask.api.Get().NamespaceIfScoped(options.Namespace, options.Namespace != "").Resource(ask.resource).
+		SpecificallyVersionedParams(which, scheme.ParameterCodec, corev1.SchemeGroupVersion).SetHeader("Accept", ask.accept).Stream(ctx)
 	if err != nil {
 		return err //nolint:wrapcheck // the kind of the error counts
 	}
 	defer body.Close()
 	*items = nil
 	kept := 0
-	err = decode(&limited{from: body, left: r.maxRead}, meta, func(from *json.Decoder) error {
+	err = decode(&limited{from: body, left: r.maxRead}, about, func(from *json.Decoder) error {
 		var item T
 		if err := from.Decode(&item); err != nil {
 			return err //nolint:wrapcheck // decode's caller names the list
 		}
-		slim(&item)
-		if kept += P(&item).Size(); kept > maxKept {
+		if kept += slim(&item); kept > maxKept {
 			return ErrTooLarge
 		}
 		*items = append(*items, item)
@@ -149,7 +201,7 @@ func read[T any, P sized[T]](
 }
 
 // decode calls each at each item of a list.
-func decode(from io.Reader, meta *metav1.ListMeta, each func(*json.Decoder) error) error {
+func decode(from io.Reader, about *metav1.ListMeta, each func(*json.Decoder) error) error {
 	d := json.NewDecoder(from)
 	if err := expect(d, '{'); err != nil {
 		return err
@@ -161,7 +213,7 @@ func decode(from io.Reader, meta *metav1.ListMeta, each func(*json.Decoder) erro
 		}
 		switch key {
 		case "metadata":
-			err = d.Decode(meta)
+			err = d.Decode(about)
 		case "items":
 			err = decodeItems(d, each)
 		default:
@@ -220,6 +272,15 @@ func slimPod(p *corev1.Pod) {
 	slimContainers(p.Spec.InitContainers)
 	slimContainers(p.Spec.Containers)
 	p.Spec.EphemeralContainers = nil
+}
+
+// slimJob drops how the pods of a Job run.
+func slimJob(j *batchv1.Job) {
+	slimMeta(&j.ObjectMeta)
+	p := corev1.Pod{Spec: j.Spec.Template.Spec}
+	slimPod(&p)
+	slimMeta(&j.Spec.Template.ObjectMeta)
+	j.Spec.Template.Spec = p.Spec
 }
 
 func slimContainers(all []corev1.Container) {

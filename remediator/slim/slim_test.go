@@ -1,7 +1,6 @@
 package slim_test
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,11 +13,15 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -31,7 +34,7 @@ func served(t *testing.T, handle http.HandlerFunc) *slim.Reader {
 	t.Helper()
 	server := httptest.NewServer(handle)
 	t.Cleanup(server.Close)
-	r, err := slim.New(fake.NewClientBuilder().Build(), &rest.Config{Host: server.URL, QPS: -1}, server.Client())
+	r, err := slim.New(fake.NewClientBuilder().Build(), &rest.Config{Host: server.URL, QPS: -1}, server.Client(), mapper())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -213,14 +216,67 @@ func TestTheKindOfAnErrorIsKept(t *testing.T) {
 	}
 }
 
-func TestOtherListsAreReadByTheReaderInside(t *testing.T) {
-	inside := fake.NewClientBuilder().WithObjects(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "gpu-1"}}).Build()
-	r, err := slim.New(inside, &rest.Config{Host: "http://127.0.0.1:1"}, http.DefaultClient)
-	if err != nil {
+// A list of a kind that has no slim type would be read whole.
+func TestAListOfAnotherTypeIsAnError(t *testing.T) {
+	r := served(t, func(http.ResponseWriter, *http.Request) { t.Error("a request") })
+	if err := r.List(t.Context(), &corev1.NodeList{}); err == nil {
+		t.Error("no error")
+	}
+}
+
+// A list of a kind that has no Go type is read in the same way, and each item knows its kind.
+func TestAListWithoutAGoTypeIsSlim(t *testing.T) {
+	large := ""
+	r := served(t, func(w http.ResponseWriter, req *http.Request) {
+		if req.URL.Path != "/apis/kueue.x-k8s.io/v1beta1/namespaces/ml/workloads" {
+			t.Errorf("asked for %s", req.URL)
+		}
+		list(w, 8, func(i int) any {
+			return map[string]any{"metadata": map[string]any{"name": fmt.Sprint(i), "generation": 7, "managedFields": []any{map[string]any{"manager": "m"}}},
+				"spec": map[string]any{"large": large}}
+		})
+	})
+	var got unstructured.UnstructuredList
+	got.SetGroupVersionKind(workloads.GroupVersion().WithKind("WorkloadList"))
+	if err := r.List(t.Context(), &got, client.InNamespace("ml")); err != nil {
 		t.Fatal(err)
 	}
-	var nodes corev1.NodeList
-	if err := r.List(context.Background(), &nodes); err != nil || len(nodes.Items) != 1 {
-		t.Errorf("%d nodes, %v", len(nodes.Items), err)
+	one := got.Items[7]
+	if len(got.Items) != 8 || one.GetName() != "7" || one.GetGeneration() != 7 || one.GroupVersionKind() != workloads || one.GetManagedFields() != nil ||
+		got.GetContinue() != "next" || got.GetResourceVersion() != "7" {
+		t.Errorf("%+v of %s", one, got.GroupVersionKind())
 	}
+	large = strings.Repeat("x", 1_000_000)
+	if err := r.List(t.Context(), &got, client.InNamespace("ml")); !errors.Is(err, slim.ErrTooLarge) {
+		t.Errorf("8 Workloads of 1 MB: %v", err)
+	}
+}
+
+// The Jobs of a JobSet have pod templates of any size.
+func TestJobsAreSlim(t *testing.T) {
+	r := served(t, func(w http.ResponseWriter, _ *http.Request) {
+		list(w, 1, func(int) any {
+			j := batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "j"}}
+			j.Spec.Template.Spec, j.Spec.Selector = pod("e").Spec, &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}
+			return j
+		})
+	})
+	var got batchv1.JobList
+	if err := r.List(t.Context(), &got); err != nil {
+		t.Fatal(err)
+	}
+	if j := got.Items[0]; j.Name != "j" || j.Spec.Selector == nil || j.Spec.Template.Spec.Volumes != nil || j.Spec.Template.Spec.Containers[0].Env != nil {
+		t.Errorf("%+v", j)
+	}
+}
+
+var workloads = schema.GroupVersionKind{Group: "kueue.x-k8s.io", Version: "v1beta1", Kind: "Workload"}
+
+// mapper knows the kinds of these tests.
+func mapper() meta.RESTMapper {
+	m := meta.NewDefaultRESTMapper(nil)
+	m.Add(workloads, meta.RESTScopeNamespace)
+	m.Add(batchv1.SchemeGroupVersion.WithKind("Job"), meta.RESTScopeNamespace)
+	m.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
+	return m
 }

@@ -55,6 +55,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/catchup"
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/record"
@@ -217,6 +218,9 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 			return ctrl.Result{}, c.forget(ctx, req.Name)
 		}
 		return ctrl.Result{}, fmt.Errorf("get node %s: %w", req.Name, err)
+	}
+	if node.TooLarge(&n) != "" {
+		return ctrl.Result{}, nil // the controller of nodes says so
 	}
 	c.collectHandedOff(ctx, &n)
 	// The cache shows whether there is anything to do.

@@ -46,6 +46,7 @@ const (
 	BlockedByValidation       = "awaits-validation"
 	BlockedByOrigin           = limits.ByOrigin
 	BlockedByDevices          = "devices-unknown"
+	BlockedByTooLarge         = "too-large"
 )
 
 // Event is a Kubernetes Event on the node.

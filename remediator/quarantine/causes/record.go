@@ -45,8 +45,8 @@ const (
 // The bounds of a record, as its tags have them, see package record. A record is input, which whoever may annotate the Node can forge: one
 // that exceeds a bound is unreadable. They leave room for a next version that keeps more than this one writes.
 const (
-	// MaxRecord is the most bytes of the annotation. All annotations of a Node share 256 KiB.
-	MaxRecord = 192 << 10
+	// MaxRecord is the most bytes of the annotation, twice what is written. All that is kept of a Node shares [node.MaxKept].
+	MaxRecord = 64 << 10
 	// MaxCauses is how many causes a quarantine has at most; there are as many conditions on a node that has everything.
 	MaxCauses = 64
 	// MaxClosed and MaxSent bound the closed quarantines and the notices; MaxText is the most bytes of a message, MaxName of anything else.
@@ -57,9 +57,9 @@ const (
 	recordVersion = 1
 	// lastKept is how many closed quarantines a record remembers besides the current one.
 	lastKept = 5
-	// maxHistory is the size in bytes beyond which it remembers fewer: all annotations of a node share 256 KiB, and a record
-	// that does not fit could not be written, nor the taint with it.
-	maxHistory = 64 << 10
+	// maxHistory is the size in bytes beyond which it remembers fewer: what is kept of a node is bounded, and a node whose record does not
+	// fit could not be judged.
+	maxHistory = 24 << 10
 )
 
 // Record is the annotation [conditions.AnnotationQuarantine]: all that the remediator remembers about a node. Every
@@ -326,7 +326,7 @@ func (r *Record) Fit() {
 	if r == nil {
 		return
 	}
-	for most := conditions.MaxMessage; len(r.String()) > MaxRecord && most > 1; {
+	for most := conditions.MaxMessage; len(r.String()) > MaxRecord/2 && most > 1; {
 		switch {
 		case len(r.Last) > 0:
 			r.Last = r.Last[:len(r.Last)-1]

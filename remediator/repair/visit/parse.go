@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// maxRecord is the most bytes of the annotation. All annotations of a Node share 256 KiB, of which the quarantine record may take 192.
-	maxRecord = 48 << 10
+	// maxRecord is the most bytes of the annotation, twice what is written. All that is kept of a Node shares [node.MaxKept].
+	maxRecord = 32 << 10
 	// maxCount bounds attempts and failures.
 	maxCount = 10000
 	// maxAhead is how far ahead a deadline may be: the longest action is a long check.

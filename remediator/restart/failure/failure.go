@@ -9,7 +9,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Slim returns what [Of] reads of a pod, so that a cache of many of them stays small. It is a
+// maxKept is the most that is kept of a pod, in bytes. Its labels, owners and containers may have 1.5 MB.
+const maxKept = 16 << 10
+
+// Slim returns what [Of] reads of a pod, so that a cache of many of them stays small. Of a pod that is too large to judge only its name is
+// left: it has no owner whose restart its failure could cause. It is a
 // transform of an informer; what is no pod it leaves alone.
 func Slim(object any) (any, error) {
 	p, ok := object.(*corev1.Pod)
@@ -34,6 +38,9 @@ func Slim(object any) (any, error) {
 	}
 	slim.Status.InitContainerStatuses = terminations(p.Status.InitContainerStatuses)
 	slim.Status.ContainerStatuses = terminations(p.Status.ContainerStatuses)
+	if slim.Size() > maxKept {
+		slim.Labels, slim.OwnerReferences, slim.Status = nil, nil, corev1.PodStatus{}
+	}
 	return slim, nil
 }
 

@@ -1,6 +1,8 @@
 package failure
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -64,5 +66,24 @@ func TestPodFailure(t *testing.T) {
 				t.Error("the slim pod is not slim")
 			}
 		})
+	}
+}
+
+// A tenant's pods may have any number of labels, owners and containers.
+func TestAPodThatIsTooLargeHasNoOwner(t *testing.T) {
+	for name, n := range map[string]int{"as many labels as any has": 50, "too many": 500} {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "ml", Name: "train-0", UID: "u", Labels: map[string]string{}, OwnerReferences: []metav1.OwnerReference{{Name: "train"}},
+		}}
+		for i := range n {
+			pod.Labels[fmt.Sprint(i)] = strings.Repeat("x", 63)
+		}
+		slim, err := Slim(pod)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := slim.(*corev1.Pod); got.Name != "train-0" || got.UID != "u" || (len(got.OwnerReferences) == 1) != (n == 50) || got.Size() > maxKept {
+			t.Errorf("%s: %+v", name, got)
+		}
 	}
 }
