@@ -55,7 +55,7 @@ OPERATORS  := e2e/slurm
 # It reads what `make site` has made.
 SITE       := site
 # These test what the repository promises about itself, or let an API server be away for minutes.
-SLOW       := e2e/outage e2e/upgrade e2e/contributing e2e/hardware e2e/components images/release
+SLOW       := e2e/outage e2e/upgrade e2e/hostile e2e/contributing e2e/hardware e2e/components images/release
 
 # Their own code runs in several goroutines, so they are tested with the race detector, which has to compile what they import once more. A
 # test of e2e/lint compares the list with the code. The longest come first.
@@ -85,7 +85,7 @@ test-packages: test-components nft chromium bin/debian
 test-kernel-log: test-components nft bin/debian ## the tests that write to this machine's kernel log
 	@$(call GOTEST,$(addprefix ./,$(KERNEL_LOG)),-timeout 30m -p 1)
 
-test-slow: test-components nft ## an API server that is away or silent, the steps of CONTRIBUTING.md, the kit for GPUs, the fetch of components, an upgrade and back, a release
+test-slow: test-components nft ## an API server that is away or silent, hostile nodes, the steps of CONTRIBUTING.md, the kit for GPUs, the fetch of components, an upgrade and back, a release
 	@$(call GOTEST,$(addprefix ./,$(SLOW)),$(TEST_FLAGS))
 
 test-race: test-components ## the packages whose own code runs in several goroutines, with the race detector

@@ -86,12 +86,8 @@ func newPodFailures(api client.Client, apiReader client.Reader, namespace string
 // setup watches the pods that the policy selects.
 func (f *podFailures) setup(mgr ctrl.Manager, pods labels.Selector) error {
 	selected, err := cache.New(mgr.GetConfig(), cache.Options{
-		HTTPClient: mgr.GetHTTPClient(),
-		Scheme:     mgr.GetScheme(),
-		Mapper:     mgr.GetRESTMapper(),
-		ByObject:   map[client.Object]cache.ByObject{&corev1.Pod{}: {Label: pods, Transform: failure.Slim}},
-
-		NewInformer: slim.Informer(failure.Slim),
+		HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), NewInformer: slim.Informer(failure.Slim),
+		ByObject: map[client.Object]cache.ByObject{&corev1.Pod{}: {Label: pods, Transform: failure.Slim}},
 	})
 	if err != nil {
 		return fmt.Errorf("make the cache of pods: %w", err)

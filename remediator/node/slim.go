@@ -118,7 +118,8 @@ func (s *Slimmer) fill(slim, n, last *corev1.Node) {
 	}
 	if b.take("resources", sizeOfResources(n.Status.Allocatable)) {
 		// read by the restart of jobs, to find out whether there is room
-		if slim.Status.Allocatable = last.Status.Allocatable; !maps.EqualFunc(n.Status.Allocatable, last.Status.Allocatable, resource.Quantity.Equal) {
+		slim.Status.Allocatable = last.Status.Allocatable
+		if !maps.EqualFunc(n.Status.Allocatable, last.Status.Allocatable, resource.Quantity.Equal) {
 			slim.Status.Allocatable = internResources(n.Status.Allocatable)
 		}
 	}

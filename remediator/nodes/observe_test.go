@@ -2,6 +2,7 @@ package nodes
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -209,5 +210,43 @@ func TestALongValueOfOthersIsNeverTakenForOurs(t *testing.T) {
 		if after.RemoveHandOff(put); len(after.Annotations) != 1 {
 			t.Errorf("%q was handed off, and what somebody put in its place is gone", value)
 		}
+	}
+}
+
+// A kubelet can make its node as large as it likes. Nothing is decided about one of which the cache shows a part, it is said, and nothing is
+// written: a patch would drop the taints that are not shown.
+func TestANodeThatIsTooLargeIsLeftAlone(t *testing.T) {
+	r := newRig(t, "a")
+	n := r.client.nodes[0].DeepCopy()
+	for i := range 3000 {
+		n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: fmt.Sprint("t", i), Effect: corev1.TaintEffectPreferNoSchedule})
+	}
+	small := r.client.nodes[0]
+	slim, err := Slim(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.client.nodes[0] = *slim.(*corev1.Node)
+	r.reconcile(t, "a")
+	if len(r.client.live) > 0 {
+		t.Errorf("it is patched: %v", r.client.live)
+	}
+	select {
+	case got := <-r.recorder.Events:
+		const want = "Warning QuarantineBlocked too large to judge, so nothing is done about the node: taints has no room in the 96 KiB that are kept of a node"
+		if got != want {
+			t.Errorf("Event %q", got)
+		}
+	default:
+		t.Error("no Event")
+	}
+	after := r.client.nodes[0].DeepCopy()
+	after.Spec.Taints = []corev1.Taint{{Key: "k", Effect: corev1.TaintEffectNoSchedule}}
+	if err := r.write(t.Context(), &r.client.nodes[0], after); err == nil {
+		t.Error("a patch of it is sent")
+	}
+	r.client.nodes[0] = small
+	if r.reconcile(t, "a"); r.client.live["a"] == nil {
+		t.Error("its fault is not seen when it is small again")
 	}
 }

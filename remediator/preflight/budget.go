@@ -39,11 +39,11 @@ func (b *budget) slimmed(object any) (any, error) {
 		return object, nil // e.g. the key of a deleted one
 	}
 	kept := keep(cm)
-	if size := sizeOf(kept); !b.take(kept, size) {
-		return refused(kept, fmt.Sprintf("namespace %s has more reports than the %d MiB that are kept of one; delete old ones, and repeat the run",
-			cm.Namespace, b.share>>20)), nil
+	if b.take(kept, sizeOf(kept)) {
+		return kept, nil
 	}
-	return kept, nil
+	const text = "namespace %s has more reports than the %d MiB that are kept of one; delete old ones, and repeat the run"
+	return refused(kept, fmt.Sprintf(text, cm.Namespace, b.share>>20)), nil
 }
 
 // sizeOf is what is kept of a report beside its name; of one that is refused nothing is.

@@ -95,7 +95,8 @@ type Decision struct {
 // and of the node. A choice that ends a phase of the record is followed by a turn for the next phase.
 func Decide(p *policy.Policy, o Observation, now time.Time) Decision {
 	if excess := node.TooLarge(o.Node); excess != "" {
-		return Decision{Blocked: causes.NewBlocked("", causes.BlockedByTooLarge, "too large to judge, so nothing is done about the node: %s", excess)}
+		return Decision{Blocked: causes.NewBlocked("", causes.BlockedByTooLarge,
+			"too large to judge, so nothing is done about the node: %s", excess)}
 	}
 	if node.Excluded(o.Node) {
 		return Decision{}

@@ -21,7 +21,7 @@ func TestEveryClassAndReasonIsExplained(t *testing.T) {
 		causes.BreakerOpen, causes.BreakerClosed, causes.PolicyInvalid,
 		causes.BlockedByObserve, causes.BlockedByBudget, causes.BlockedByBreaker, causes.BlockedByDetectorSuspect, causes.BlockedByStale,
 		causes.BlockedByPause, causes.BlockedByManualRelease, causes.BlockedByUnreadableRecord, causes.BlockedByMissingRule, causes.BlockedByUnconfirmed,
-		causes.BlockedByValidation, causes.BlockedByOrigin, causes.BlockedByDevices,
+		causes.BlockedByValidation, causes.BlockedByOrigin, causes.BlockedByDevices, causes.BlockedByTooLarge,
 		repair.RepairStarted, repair.RepairSucceeded, repair.RepairFailed, repair.RepairRefused, repair.RepairWaiting,
 		repair.SweepStarted, repair.SweepYielded, repair.NodeChecked,
 		string(visit.Emptying), string(visit.Working), string(visit.Ending), string(visit.Proving),
