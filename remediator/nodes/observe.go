@@ -22,8 +22,8 @@ import (
 )
 
 // keptWhole are the annotations that are kept whole or not at all, because they are read.
-var keptWhole = []string{conditions.AnnotationQuarantine, conditions.AnnotationRepair, conditions.AnnotationRequest, conditions.AnnotationGPUs,
-	handoff.AWSResults, handoff.AWSQuarantineResult}
+var keptWhole = []string{conditions.AnnotationQuarantine, conditions.AnnotationRepair, conditions.AnnotationRequest,
+	conditions.AnnotationGPUs, handoff.AWSResults, handoff.AWSQuarantineResult}
 
 // slimmer is one for the life of the process: it shares what is equal in the versions of a node and in many nodes.
 var slimmer = node.NewSlimmer(policy.MaxAnnotation, keptWhole)
