@@ -508,9 +508,15 @@ pitcrew_policy_valid 1
 pitcrew_quarantine_blocked_total{reason="budget",rule="gpu"} 1
 pitcrew_quarantine_seconds_count 0
 pitcrew_quarantined_nodes{rule="gpu"} 1
+pitcrew_quarantines_total{condition="ByHand",repair="Inspect"} 0
+pitcrew_quarantines_total{condition="GPUXidError",repair="Reboot"} 0
+pitcrew_quarantines_total{condition="GPUXidError",repair="ResetGPU"} 1
 pitcrew_skipped_nodes 0
+pitcrew_time_to_quarantine_seconds_count 1
+pitcrew_watched_nodes 3
 `
-	ours := regexp.MustCompile(`(?m)^pitcrew_(.*_bucket|.*_sum|job_|stuck).*\n`)
+	// No quarantine has ended: package tally tests what counts those.
+	ours := regexp.MustCompile(`(?m)^pitcrew_(.*_bucket|.*_sum|job_|stuck|quarantines_ended_|repairs_relapsed_).*\n`)
 	times := regexp.MustCompile(`(?m)(_timestamp_seconds\{.*\}) \S+$`)
 	tm.until("the metrics", func() error {
 		var got strings.Builder

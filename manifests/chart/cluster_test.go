@@ -474,15 +474,14 @@ func TestUserRoles(t *testing.T) {
 	}{
 		{"status", true, true},
 		{"describe roles-0", true, true},
-		{"quarantine roles-0 --yes", false, true},
-		{"release roles-0 --yes", false, true},
+		{"quarantine roles-0 --yes --timeout 1s", false, true}, // as release, repair and check, it writes a request
 		{"pause --yes", false, true},
 		{"resume --yes", false, true},
 	} {
 		for i, group := range []string{"dev", "sre"} {
 			allowed := []bool{test.viewer, test.operator}[i]
 			err := asUser(t, c, group, strings.Fields(test.command)...)
-			if test.command == "status" && err != nil && strings.Contains(err.Error(), "no leader: there is no Lease") {
+			if err != nil && (strings.Contains(err.Error(), "no leader: there is no Lease") || strings.Contains(err.Error(), "no remediator has answered")) {
 				err = nil // which is so: nothing runs in the pods here
 			}
 			if allowed && err != nil || !allowed && (err == nil || !strings.Contains(err.Error(), "forbidden")) {
