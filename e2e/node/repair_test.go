@@ -120,7 +120,7 @@ func startRepairCase(t *testing.T, policy string, remediator bool) *repairCase {
 	t.Cleanup(func() { m.answer(t, sickGPU) })
 	r.diagnosis(t, diagPassed)
 	if m.installed != repairValues {
-		m.helm(t, repairValues)
+		m.helm(t, repairValues, "--force-conflicts") // tests change the template check
 		// The pod of earlier values would run on until that of these is ready, which it cannot become, and keep the node from a reboot.
 		if _, err := m.Kubectl(t.Context(), "scale", "deployment", "pitcrew-remediator", "--namespace=pitcrew", "--replicas=0"); err != nil {
 			t.Fatal(err)
