@@ -108,6 +108,9 @@ func (w world) metric(name, controller string) (sum float64) {
 		return 0
 	}
 	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return 0 // its caches are not filled yet
+	}
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(response.Body)
 	if err != nil {
