@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -20,6 +21,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
 )
 
 const (
@@ -292,13 +295,12 @@ func TestAReplayedMonth(t *testing.T) {
 	r := run(time.Now().Truncate(time.Minute))
 	prometheus := start(t, r)
 	rules, queries := shipped(t)
-	deadline := time.Now().Add(3 * time.Minute)
-	for len(ask(t, prometheus, rules[len(rules)-1])) == 0 { // they are evaluated one after another
-		if time.Now().After(deadline) {
-			t.Fatal("the rules were not evaluated")
+	clustertest.Until(t, 3*time.Minute, "the rules to be evaluated, one after another", func() error {
+		if len(ask(t, prometheus, rules[len(rules)-1])) == 0 {
+			return errors.New("the last one has no value")
 		}
-		time.Sleep(100 * time.Millisecond) // a poll
-	}
+		return nil
+	})
 	truths := r.truths()
 	for _, query := range append(rules, queries...) {
 		want, known := truths[query]

@@ -66,8 +66,9 @@ func TestADumpHasWhatAVendorAsksFor(t *testing.T) {
 	n.Want("exit 0\n" + healthy)
 	var s snapshot
 	dump := n.Run("-dump")
-	if err := json.Unmarshal([]byte(dump[strings.Index(dump, "{"):]), &s); err != nil || len(s.GPUs) != 8 || s.Reading.Module != "nvidia 580.95.05" {
-		t.Fatalf("%v, driver %q\n%s", err, s.Reading.Module, dump)
+	_, text, _ := strings.Cut(dump, "{")
+	if err := json.Unmarshal([]byte("{"+text), &s); err != nil || len(s.GPUs) != 8 || s.Module != "nvidia 580.95.05" {
+		t.Fatalf("%v, driver %q\n%s", err, s.Module, dump)
 	}
 	for i, want := range []string{
 		"1650521000000 GPU-5f0c3ab1-0000-4000-8000-000000000000 96.00.74.00.01", " GPU-5f0c3ab1-0000-4000-8000-000000000001 ",
