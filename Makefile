@@ -52,10 +52,12 @@ KERNEL_LOG := e2e/detect e2e/kernellog internal/kmsg
 REAL_NODE  := e2e/node e2e/newcomer
 # These run operators of other kinds of job than JobSet.
 OPERATORS  := e2e/slurm
+# It builds the remediator of an earlier commit, which a shallow clone does not have.
+HISTORY    := e2e/upgrade
 # It reads what `make site` has made.
 SITE       := site
 # These test what the repository promises about itself, or let an API server be away for minutes.
-SLOW       := e2e/outage e2e/upgrade e2e/hostile e2e/contributing e2e/hardware e2e/components images/release
+SLOW       := e2e/outage e2e/hostile e2e/contributing e2e/hardware e2e/components images/release
 
 # Their own code runs in several goroutines, so they are tested with the race detector, which has to compile what they import once more. A
 # test of e2e/lint compares the list with the code. The longest come first.
@@ -80,12 +82,12 @@ test: test-packages test-kernel-log ## what to run before a commit: the pure tes
 # Without WITHOUT. The longest come first: at the end one of them would run alone.
 test-packages: test-components nft chromium bin/debian
 	@$(call GOTEST,$$(go list ./e2e/asshipped ./remediator/visits ./e2e/attacks ./remediator ./manifests/chart ./kubectl-pitcrew ./e2e/deadnode ./e2e/scale ./monitors ./... | awk '!seen[$$0]++' | \
-		grep -vE '/pitcrew/($(subst $() ,|,$(strip $(KERNEL_LOG) $(REAL_NODE) $(OPERATORS) $(SLOW) $(SITE) e2e/lint e2e/vuln $(WITHOUT))))$$'),$(TEST_FLAGS))
+		grep -vE '/pitcrew/($(subst $() ,|,$(strip $(KERNEL_LOG) $(REAL_NODE) $(OPERATORS) $(SLOW) $(SITE) $(HISTORY) e2e/lint e2e/vuln $(WITHOUT))))$$'),$(TEST_FLAGS))
 
 test-kernel-log: test-components nft bin/debian ## the tests that write to this machine's kernel log
 	@$(call GOTEST,$(addprefix ./,$(KERNEL_LOG)),-timeout 30m -p 1)
 
-test-slow: test-components nft ## an API server that is away or silent, hostile nodes, the steps of CONTRIBUTING.md, the kit for GPUs, the fetch of components, an upgrade and back, a release
+test-slow: test-components nft ## an API server that is away or silent, hostile nodes, the steps of CONTRIBUTING.md, the kit for GPUs, the fetch of components, a release
 	@$(call GOTEST,$(addprefix ./,$(SLOW)),$(TEST_FLAGS))
 
 test-race: test-components ## the packages whose own code runs in several goroutines, with the race detector
@@ -128,14 +130,17 @@ chaos: components ## random worlds beside real remediators that are killed: make
 	go test ./e2e/chaos -vet=off $(TAGS:%=-tags %) -count=1 -timeout 0 -v -run 'TestChaos$$' -args -seed $(or $(SEED),5) -for $(or $(FOR),1m) \
 		-world $(or $(WORLD),1m)
 
-.PHONY: week silences nightly
+.PHONY: week silences upgrade nightly
 week: test-components
 	go test ./remediator/visits -vet=off -count=1 -timeout 60m -v -run TestAWeekOfSweeps -args -week.days 7 -week.nodes 50
 
 silences: test-components
 	go test ./e2e/outage -vet=off -count=1 -timeout 30m -v -run Silent -args -silences
 
-nightly: week silences ## what is too long for CI: a week of sweeps, silent watches, an hour of chaos, and the operators on the older Kubernetes
+upgrade: test-components
+	go test ./$(HISTORY) -vet=off -count=1 -timeout 30m -v
+
+nightly: week silences upgrade ## what is too long for CI, or needs the whole history: a week of sweeps, silent watches, an upgrade and back, an hour of chaos, and the operators on the older Kubernetes
 	@$(MAKE) --no-print-directory site chaos FOR=1h
 	@$(MAKE) --no-print-directory test-operators KUBERNETES=1.36
 
