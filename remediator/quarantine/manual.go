@@ -29,8 +29,8 @@ type Manual struct {
 	Reason string
 }
 
-// clean is without control characters, and of a bounded length.
-func (m Manual) clean() Manual {
+// Clean returns it without control characters, and with texts of a bounded length.
+func (m Manual) Clean() Manual {
 	return Manual{User: cleaned(m.User, maxUser), Reason: cleaned(m.Reason, conditions.MaxMessage)}
 }
 
@@ -45,7 +45,7 @@ func cleaned(text string, maxBytes int) string {
 
 // Note is the text of the Event about it; what is what has become of the node.
 func (m Manual) Note(what string) string {
-	m = m.clean()
+	m = m.Clean()
 	return causes.Clip(fmt.Sprintf("%s by %s: %s", what, cmp.Or(m.User, UnknownUser), cmp.Or(m.Reason, NoReason)), causes.MaxText/2)
 }
 
@@ -62,7 +62,7 @@ const (
 // also has a fault whose rule restarts them. It is an error when the node is quarantined manually already, or has a record that does not
 // parse.
 func QuarantineManually(n *corev1.Node, by Manual, now time.Time) (*corev1.Node, error) {
-	by = by.clean()
+	by = by.Clean()
 	d, err := newManualDecider(n, now)
 	if err != nil {
 		return nil, err

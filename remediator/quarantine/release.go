@@ -86,11 +86,11 @@ func (v Visits) awaited(rule, names string, allowed bool) *causes.Blocked {
 	case by != nil && v.Validated:
 		return causes.NewBlocked(rule, causes.BlockedByValidation,
 			"the node has passed its validation, and %s asked to release it then, but %s has not cleared; "+without,
-			cmp.Or(by.clean().User, UnknownUser), names)
+			cmp.Or(by.Clean().User, UnknownUser), names)
 	case by != nil:
 		return causes.NewBlocked(rule, causes.BlockedByValidation,
 			"%s asked to release the node; it waits for its validation (rule %s has validate: true); "+without,
-			cmp.Or(by.clean().User, UnknownUser), rule)
+			cmp.Or(by.Clean().User, UnknownUser), rule)
 	case allowed:
 		return causes.NewBlocked(rule, causes.BlockedByValidation,
 			"%s has cleared; the node waits for its validation under load (rule %s has validate: true); "+without,
@@ -213,7 +213,7 @@ func NeedsValidation(p *policy.Policy, q *causes.Quarantine) bool {
 func (d *decider) releaseManually(by Manual) {
 	before := d.record.ManualRelease()
 	d.endQuarantine(causes.ByPerson)
-	by = by.clean()
+	by = by.Clean()
 	d.record.ReleaseUser, d.record.ReleaseReason = by.User, by.Reason
 	d.record.ManualReleaseActive = slices.ContainsFunc(d.record.Causes, func(c causes.Cause) bool { return c.Rule != policy.ByHand })
 	for i := range d.record.Causes {

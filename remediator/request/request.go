@@ -9,9 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
-	"unicode"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -89,22 +87,13 @@ func Of(n *corev1.Node) (*Request, error) {
 
 // Put writes a request into a Node's annotations.
 func (r *Request) Put(n *corev1.Node) {
-	r.User, r.Reason = causes.Clip(plain(r.User), 256), causes.Clip(plain(r.Reason), conditions.MaxMessage)
+	by := r.By().Clean()
+	r.User, r.Reason = by.User, by.Reason
 	text, err := json.Marshal(r)
 	if err != nil {
 		text = []byte("{}") // a time that JSON cannot express, which no clock shows
 	}
 	metav1.SetMetaDataAnnotation(&n.ObjectMeta, conditions.AnnotationRequest, string(text))
-}
-
-// plain returns a text without control characters.
-func plain(text string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
-			return ' '
-		}
-		return r
-	}, text)
 }
 
 // Waits reports whether no remediator has answered the request yet. A nil request waits for nothing.
