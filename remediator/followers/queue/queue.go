@@ -3,13 +3,16 @@ package queue
 
 import (
 	"context"
+	"reflect"
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 const (
@@ -24,8 +27,8 @@ const (
 type Queue[W any] struct {
 	// failed is the log message of a write that failed.
 	failed string
-	write  func(ctx context.Context, node string, uid types.UID, what W) error
-	isSame func(a, b W) bool
+	reader client.Reader
+	write  func(ctx context.Context, live *corev1.Node, what W) error
 	queue  workqueue.TypedRateLimitingInterface[string]
 
 	mu     sync.Mutex
@@ -39,11 +42,12 @@ type wanted[W any] struct {
 	refused bool
 }
 
-// New makes a queue that writes once it is started. write must do nothing if the node shows what is wanted, has another UID or is gone.
-func New[W any](failed string, isSame func(a, b W) bool, write func(context.Context, string, types.UID, W) error) *Queue[W] {
+// New makes a queue that writes once it is started. reader reads from the API server: others may have written to a node since the cache saw
+// it, so a patch is only good for what is read right before it. write must do nothing if the node shows what is wanted.
+func New[W any](failed string, reader client.Reader, write func(ctx context.Context, live *corev1.Node, what W) error) *Queue[W] {
 	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[string](retryMin, retryMax)
 	return &Queue[W]{
-		failed: failed, write: write, isSame: isSame, queue: workqueue.NewTypedRateLimitingQueue(limiter), wanted: map[string]wanted[W]{},
+		failed: failed, reader: reader, write: write, queue: workqueue.NewTypedRateLimitingQueue(limiter), wanted: map[string]wanted[W]{},
 	}
 }
 
@@ -54,7 +58,7 @@ func (q *Queue[W]) Want(node string, uid types.UID, what W) {
 	before, waits := q.wanted[node]
 	isOther := !waits || before.uid != uid
 	q.wanted[node] = wanted[W]{uid, what, before.refused && !isOther}
-	if isOther || !q.isSame(before.what, what) {
+	if isOther || !reflect.DeepEqual(before.what, what) {
 		q.queue.Forget(node)
 		q.queue.Add(node)
 	}
@@ -99,14 +103,14 @@ func (q *Queue[W]) attempt(ctx context.Context, name string) {
 	}
 	within, cancel := context.WithTimeout(ctx, deadline)
 	defer cancel()
-	err := q.write(within, name, w.uid, w.what)
+	err := q.show(within, name, w)
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now, waits := q.wanted[name]
 	switch {
 	case err == nil:
 		q.queue.Forget(name)
-		if waits && now.uid == w.uid && q.isSame(now.what, w.what) {
+		if waits && now.uid == w.uid && reflect.DeepEqual(now.what, w.what) {
 			delete(q.wanted, name)
 		}
 	case ctx.Err() == nil:
@@ -120,4 +124,14 @@ func (q *Queue[W]) attempt(ctx context.Context, name string) {
 		}
 		q.queue.AddRateLimited(name)
 	}
+}
+
+// show writes what is wanted to a node, unless that is gone or another one has its name.
+func (q *Queue[W]) show(ctx context.Context, name string, w wanted[W]) error {
+	var live corev1.Node
+	err := q.reader.Get(ctx, client.ObjectKey{Name: name}, &live)
+	if err == nil && live.UID == w.uid {
+		err = q.write(ctx, &live, w.what)
+	}
+	return client.IgnoreNotFound(err)
 }

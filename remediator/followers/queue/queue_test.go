@@ -6,20 +6,35 @@ import (
 	"testing/synctest"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 )
+
+// nodes has a node of each name, all with one UID.
+type nodes struct {
+	client.Reader
+	uid types.UID
+}
+
+func (s *nodes) Get(_ context.Context, key client.ObjectKey, o client.Object, _ ...client.GetOption) error {
+	o.SetName(key.Name)
+	o.SetUID(s.uid)
+	return nil
+}
 
 // What the API server refuses, as without a permission or with an output that the admission policy does not know, is tried again within a
 // minute, and what is wanted by then is written.
 func TestWhatIsRefusedIsWrittenLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		refused, written := 0, ""
-		q := New("Failed to write", func(a, b string) bool { return a == b }, func(_ context.Context, node string, _ types.UID, what string) error {
+		shown := &nodes{uid: "u"}
+		q := New("Failed to write", shown, func(_ context.Context, n *corev1.Node, what string) error {
 			if refused < 20 {
 				refused++
-				return apierrors.NewForbidden(schema.GroupResource{Resource: "nodes"}, node, nil)
+				return apierrors.NewForbidden(schema.GroupResource{Resource: "nodes"}, n.Name, nil)
 			}
 			written += what
 			return nil
@@ -32,6 +47,7 @@ func TestWhatIsRefusedIsWrittenLater(t *testing.T) {
 		}
 		q.Want("n", "u", "second ")
 		<-time.After(20 * time.Minute)
+		shown.uid = "new"
 		q.Want("n", "new", "third ")
 		q.Want("gone", "u", "fourth ")
 		q.Forget("gone")
@@ -47,9 +63,9 @@ func TestWhatChangesMeanwhileIsWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var q *Queue[string]
 		written := ""
-		q = New("Failed to write", func(a, b string) bool { return a == b }, func(_ context.Context, node string, uid types.UID, what string) error {
+		q = New("Failed to write", &nodes{uid: "u"}, func(_ context.Context, n *corev1.Node, what string) error {
 			if written += what; what == "first " {
-				q.Want(node, uid, "second ")
+				q.Want(n.Name, n.UID, "second ")
 			}
 			return nil
 		})

@@ -20,16 +20,14 @@ import (
 type Follower struct {
 	*queue.Queue[string]
 
-	client    client.Client
-	apiReader client.Reader
-	clock     clock.PassiveClock
+	client client.Client
+	clock  clock.PassiveClock
 }
 
 // New makes a follower that writes once it is started.
 func New(api client.Client, apiReader client.Reader, clock clock.PassiveClock) *Follower {
-	f := &Follower{client: api, apiReader: apiReader, clock: clock}
-	isSame := func(a, b string) bool { return a == b }
-	f.Queue = queue.New("Failed to write the condition for soperator; retrying", isSame, f.write)
+	f := &Follower{client: api, clock: clock}
+	f.Queue = queue.New("Failed to write the condition for soperator; retrying", apiReader, f.write)
 	return f
 }
 
@@ -42,15 +40,10 @@ func (f *Follower) Follow(n *corev1.Node, message string) {
 	f.Want(n.Name, n.UID, message)
 }
 
-// write patches the status of a node unless its condition says what it is to say. Another writer may have set the condition since the
-// cache saw the node: the patch is only good for what is read here.
-func (f *Follower) write(ctx context.Context, name string, uid types.UID, message string) error {
-	var live corev1.Node
-	if err := f.apiReader.Get(ctx, client.ObjectKey{Name: name}, &live); err != nil {
-		return client.IgnoreNotFound(err)
-	}
-	condition, changes := handoff.Suspicion(&live, message, f.clock.Now().UTC())
-	if !changes || live.UID != uid {
+// write patches the status of a node unless its condition says what it is to say.
+func (f *Follower) write(ctx context.Context, live *corev1.Node, message string) error {
+	condition, changes := handoff.Suspicion(live, message, f.clock.Now().UTC())
+	if !changes {
 		return nil
 	}
 	patch, err := json.Marshal(map[string]any{
@@ -61,7 +54,7 @@ func (f *Follower) write(ctx context.Context, name string, uid types.UID, messag
 		return fmt.Errorf("encode condition %s: %w", condition.Type, err)
 	}
 	target := &corev1.Node{}
-	target.Name = name
+	target.Name = live.Name
 	by := client.RawPatch(types.StrategicMergePatchType, patch)
-	return client.IgnoreNotFound(f.client.Status().Patch(ctx, target, by, client.FieldOwner(quarantine.ControllerName)))
+	return f.client.Status().Patch(ctx, target, by, client.FieldOwner(quarantine.ControllerName))
 }
