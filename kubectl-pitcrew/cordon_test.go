@@ -57,7 +57,8 @@ func TestAPersonTakesBackOnlyTheRemediatorsCordon(t *testing.T) {
 		}
 		status := after.DeepCopy()
 		reason := []string{handoff.Suspected, "GPUHealthCheckFailed (Soperator)"}[i%2]
-		status.Status.Conditions = append(status.Status.Conditions, corev1.NodeCondition{Type: policy.SoperatorCondition, Status: corev1.ConditionTrue, Reason: reason})
+		status.Status.Conditions = append(status.Status.Conditions, corev1.NodeCondition{Type: policy.SoperatorCondition, Status: corev1.ConditionTrue, Reason: reason},
+			corev1.NodeCondition{Type: corev1.NodeMaintenanceInProgress, Status: corev1.ConditionTrue, Reason: []string{conditions.ReasonRepair, "Window"}[i%2]})
 		if err := p.Client.Status().Patch(t.Context(), status, client.StrategicMergeFrom(after)); err != nil {
 			t.Fatal(err)
 		}
@@ -90,9 +91,11 @@ func TestAPersonTakesBackOnlyTheRemediatorsCordon(t *testing.T) {
 			}
 		}
 		left(name, i == 1)
-		suspected := slices.ContainsFunc(p.get(name).Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == policy.SoperatorCondition })
-		if suspected != (i == 1) {
-			t.Errorf("node %s has condition %s: %v", name, policy.SoperatorCondition, suspected)
+		for _, of := range []corev1.NodeConditionType{policy.SoperatorCondition, corev1.NodeMaintenanceInProgress} {
+			has := slices.ContainsFunc(p.get(name).Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == of })
+			if has != (i == 1) {
+				t.Errorf("node %s has condition %s: %v", name, of, has)
+			}
 		}
 	}
 }

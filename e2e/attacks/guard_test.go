@@ -444,6 +444,20 @@ func TestAttack23AStolenTokenOnlyMarksNodes(t *testing.T) {
 	for _, attack := range []string{suspicion("False", "ReleasedByPitcrew"), "{status: {conditions: [{$patch: delete, type: HardwareIssuesSuspected}]}}"} {
 		s.refused(status(attack), onNodes, "soperator's own suspicion: "+attack)
 	}
+	maintenance := func(reason string) string {
+		return fmt.Sprintf("{status: {conditions: [{type: MaintenanceInProgress, status: 'True', reason: '%s'}]}}", reason)
+	}
+	if err := patchOf(s, token, node, "{spec: {taints: ["+kept+", {key: pitcrew.dev/maintenance, value: repair, effect: NoSchedule}]}}"); err != nil {
+		t.Fatal(err)
+	}
+	s.refused(status(maintenance(conditions.ReasonRepair)), onNodes, "a maintenance that the policy does not ask for")
+	if err := patchNode(t.Context(), s.admin, s.nodes[0], "status", types.StrategicMergePatchType,
+		`{"status":{"conditions":[{"type":"MaintenanceInProgress","status":"True","reason":"RepairByPitcrew"}]}}`); err != nil {
+		t.Fatal(err)
+	}
+	if err := status("{status: {conditions: [{$patch: delete, type: MaintenanceInProgress}]}}"); err != nil {
+		t.Errorf("what an earlier policy has set: %v", err)
+	}
 	for _, verdict := range []string{conditions.PreflightFailed, conditions.SlowNode} {
 		if err := status(condition(verdict)); err != nil {
 			t.Error(err)

@@ -38,7 +38,8 @@ import (
 type Options struct {
 	// JobSet adds the JobSet controller, its CRD and its webhooks.
 	JobSet bool
-	// HandOff lets the remediator write the condition for soperator, as the chart does for a policy with output.soperator.
+	// HandOff lets the remediator write the condition for soperator and that of its repairs, as the chart does for a policy with
+	// output.soperator and output.maintenance.
 	HandOff bool
 	// NodeGrace is how long a node may be silent before the controller manager sets its condition Ready to Unknown; zero: the
 	// default of Kubernetes, 50 s. If it is set, all simulated kubelets renew their leases once a second, which is often enough

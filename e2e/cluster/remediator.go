@@ -89,8 +89,9 @@ func (c *Cluster) RunWith(kubeconfig string, args ...string) (*Process, error) {
 		append([]string{"-kubeconfig", kubeconfig, "-metrics-bind-address", "0", "-health-probe-bind-address", "0", leaseOfTests}, args...)...)
 }
 
-// maySuspect is the variable of an admission policy that is true when the policy of the remediator has output.soperator.
-var maySuspect = regexp.MustCompile(`(- name: maySuspect\n\s+expression: )"false"`)
+// outputs are the variables of an admission policy that are true when the policy of the remediator has output.soperator and
+// output.maintenance.
+var outputs = regexp.MustCompile(`(- name: may(?:Suspect|Maintain)\n\s+expression: )"false"`)
 
 // InstallRemediator installs the shipped roles of the remediator and the admission policies that limit its account.
 func (c *Cluster) InstallRemediator(ctx context.Context) error {
@@ -101,7 +102,7 @@ func (c *Cluster) InstallRemediator(ctx context.Context) error {
 			return fmt.Errorf("install the remediator's account: %w", err)
 		}
 		if c.handOff {
-			text = maySuspect.ReplaceAll(text, []byte(`${1}"true"`))
+			text = outputs.ReplaceAll(text, []byte(`${1}"true"`))
 		}
 		if err := c.Apply(ctx, text); err != nil {
 			return fmt.Errorf("install the remediator's account from %s: %w", path, err)

@@ -17,6 +17,10 @@ const (
 	TaintMaintenance = Domain + "/maintenance"
 	// MaintenanceValidation is the value of TaintMaintenance while a quarantined node is checked under load before it returns.
 	MaintenanceValidation = "validation"
+	// MaintenanceRepair is the value of TaintMaintenance while a node is repaired.
+	MaintenanceRepair = "repair"
+	// ReasonRepair is the reason by which condition MaintenanceInProgress is the remediator's own.
+	ReasonRepair = "RepairByPitcrew"
 	// TaintUnchecked is what the kubelet registers a node with until its first check has passed.
 	TaintUnchecked = Domain + "/unchecked"
 	// AnnotationQuarantine holds the quarantine record, JSON.

@@ -10,20 +10,29 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 )
 
-// The remediator may write the condition for soperator only under a policy that asks for it.
+// The remediator may write a condition for others only under a policy that asks for it.
 func TestTheAdmissionPolicyFollowsTheHandOff(t *testing.T) {
 	for values, want := range map[string]string{
-		"": "false", "policy: {output: {aws: true}}": "false", "policy: {handOff: {cordon: true}}": "false",
-		"policy: {output: {soperator: true}}": "true", "policy: {output: {soperator: false}}": "false",
+		"": "", "policy: {output: {aws: true}}": "", "policy: {handOff: {cordon: true}}": "", "policy: {output: {soperator: false, maintenance: false}}": "",
+		"policy: {output: {soperator: true}}": " maySuspect", "policy: {output: {maintenance: true}}": " mayMaintain",
 	} {
 		spec := find[admissionv1.ValidatingAdmissionPolicy](t, mustRender(t, values), "ValidatingAdmissionPolicy", "pitcrew-remediator-nodes").Spec
-		i := slices.IndexFunc(spec.Variables, func(v admissionv1.Variable) bool { return v.Name == "maySuspect" })
-		if got := spec.Variables[i].Expression; got != want {
-			t.Errorf("%q: %s, want %s", values, got, want)
+		got, found := "", 0
+		for _, v := range spec.Variables {
+			if strings.HasPrefix(v.Name, "may") {
+				found++
+				if v.Expression != "false" {
+					got += " " + v.Name
+				}
+			}
+		}
+		if got != want || found != 2 {
+			t.Errorf("%q:%s, want%s, of %d variables", values, got, want, found)
 		}
 	}
 }
@@ -58,5 +67,10 @@ func TestTheAdmissionPolicyKnowsTheNamesOfTheCode(t *testing.T) {
 	i = slices.IndexFunc(spec.Variables, func(v admissionv1.Variable) bool { return v.Name == "suspicionsAfter" })
 	if !strings.Contains(spec.Variables[i].Expression, "c.type == '"+policy.SoperatorCondition+"'") {
 		t.Errorf("suspicionsAfter is %s", spec.Variables[i].Expression)
+	}
+	for _, name := range []string{"'" + conditions.ReasonRepair + "'", "'" + conditions.TaintMaintenance + "'", "'" + conditions.MaintenanceRepair + "'"} {
+		if !slices.ContainsFunc(spec.Validations, func(v admissionv1.Validation) bool { return strings.Contains(v.Expression, name) }) {
+			t.Errorf("no validation names %s", name)
+		}
 	}
 }

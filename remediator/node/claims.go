@@ -35,13 +35,23 @@ type Claim struct {
 	From, Until time.Time
 }
 
+// IsOwnMaintenance reports whether a condition is MaintenanceInProgress as we write it. Whoever may write the status of a Node can write
+// the same.
+func IsOwnMaintenance(c corev1.NodeCondition) bool {
+	return c.Type == corev1.NodeMaintenanceInProgress && c.Reason == conditions.ReasonRepair
+}
+
 // Claims are what a Node announces: conditions MaintenanceInProgress and MaintenancePlanned (KEP-5683), VMEventScheduled of AKS, and the
-// label of GKE. They need not hold now.
+// label of GKE. They need not hold now. Our own condition is none while the node has the taint of our repair, which its kubelet may not
+// write; without the taint it is a claim like any other.
 func Claims(n *corev1.Node) (claims []Claim) {
 	for _, c := range n.Status.Conditions {
 		switch c.Type {
 		case corev1.NodeMaintenanceInProgress, corev1.NodeMaintenancePlanned, vmEventScheduled:
 		default:
+			continue
+		}
+		if IsOwnMaintenance(c) && HasTaintValue(n.Spec.Taints, conditions.TaintMaintenance, conditions.MaintenanceRepair) {
 			continue
 		}
 		if from := c.LastTransitionTime.Time; c.Status == corev1.ConditionTrue && !from.IsZero() {

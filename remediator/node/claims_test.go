@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
 )
 
@@ -21,6 +22,14 @@ func TestClaims(t *testing.T) {
 	gke := func(text string) *corev1.Node {
 		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{node.LabelScheduledMaintenance: text}}}
 	}
+	ours := func(value string, since time.Time) *corev1.Node {
+		n := says("MaintenanceInProgress", "True", since)
+		n.Status.Conditions[0].Reason = conditions.ReasonRepair
+		n.Spec.Taints = []corev1.Taint{{Key: conditions.TaintMaintenance, Value: value, Effect: corev1.TaintEffectNoSchedule}}
+		return n
+	}
+	theirs := ours(conditions.MaintenanceRepair, noon)
+	theirs.Status.Conditions[0].Reason = "Window"
 	at := func(t time.Time) string { return strconv.FormatInt(t.Unix(), 10) }
 	const ready, fault = corev1.NodeReady, corev1.NodeConditionType("NVLinkDown")
 	for name, test := range map[string]struct {
@@ -39,6 +48,10 @@ func TestClaims(t *testing.T) {
 		"not known":              {node: says("MaintenanceInProgress", "Unknown", noon)},
 		"planned":                {says("MaintenancePlanned", "True", noon), true, true, false, "condition MaintenancePlanned is True (Window)"},
 		"of Azure":               {says("VMEventScheduled", "True", noon), true, true, false, "condition VMEventScheduled is True (Window)"},
+		"of our repair":          {node: ours("repair", noon)},
+		"of others meanwhile":    {theirs, true, true, true, "condition MaintenanceInProgress is True (Window)"},
+		"ours, forged":           {ours("validation", noon), true, true, true, "condition MaintenanceInProgress is True (RepairByPitcrew)"},
+		"ours, forged for long":  {node: ours("validation", noon.Add(-2*time.Hour))},
 		"another condition":      {node: says("DrainInProgress", "True", noon)},
 		"of Google, soon":        {gke(at(noon.Add(time.Hour))), true, true, false, "label cloud.google.com/scheduled-maintenance-time announces maintenance at 2026-11-28T13:00:00Z"},
 		"of Google, some weeks":  {node: gke(at(noon.AddDate(0, 0, 20)))},

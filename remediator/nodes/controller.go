@@ -36,6 +36,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/followers/aws"
 	isolator "github.com/pitcrew-dev/pitcrew/remediator/followers/devices"
 	"github.com/pitcrew-dev/pitcrew/remediator/followers/evidence"
+	"github.com/pitcrew-dev/pitcrew/remediator/followers/maintenance"
 	"github.com/pitcrew-dev/pitcrew/remediator/followers/soperator"
 	"github.com/pitcrew-dev/pitcrew/remediator/followers/webhooks"
 	"github.com/pitcrew-dev/pitcrew/remediator/nodes/burst"
@@ -106,6 +107,7 @@ type Controller struct {
 	webhooks  *webhooks.Sender
 	soperator *soperator.Follower
 	aws       *aws.Follower
+	repaired  *maintenance.Follower
 	devices   *isolator.Store
 	breaker   *memory.Breaker
 	known     *memory.Known
@@ -138,6 +140,7 @@ func newController(mgr ctrl.Manager, o Options) *Controller {
 		jobs:      o.Jobs,
 		soperator: soperator.New(mgr.GetClient(), mgr.GetAPIReader(), o.Clock),
 		aws:       aws.New(mgr.GetClient(), mgr.GetAPIReader(), o.Clock),
+		repaired:  maintenance.New(mgr.GetClient(), mgr.GetAPIReader(), maintenance.VersionOf(mgr.GetConfig(), mgr.GetHTTPClient()), o.Clock),
 		devices:   isolator.New(mgr.GetClient(), mgr.GetAPIReader(), mgr.GetRESTMapper(), o.DryRun),
 		breaker:   memory.NewBreaker(kept),
 		known:     memory.NewKnown(kept),
@@ -186,6 +189,7 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus
 		&isolator.Sweeper{Store: c.devices, CanIsolate: canIsolate(c), Node: cached, Again: reconcileNode(again)},
 		c.soperator,
 		c.aws,
+		c.repaired,
 		c.webhooks,
 		c.breaker,
 		&reloader{Controller: c, changes: changes},
@@ -411,6 +415,7 @@ func (c *Controller) forget(name string) {
 	c.tally.Forget(name)
 	c.soperator.Forget(name)
 	c.aws.Forget(name)
+	c.repaired.Forget(name)
 	c.evidence.Forget(name)
 	c.webhooks.Deliver(name, nil)
 	c.looks.forget(name)

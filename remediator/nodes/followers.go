@@ -40,8 +40,8 @@ func (c *Controller) delivered(node string) map[handoff.Receipt]bool {
 	return receipts
 }
 
-// showOthers has what soperator and the AWS suite read follow the node, once the node was written. Once the output is off, the condition
-// for soperator is taken back, also from nodes that are not decided about.
+// showOthers has what soperator and the AWS suite read, and the condition of our repairs, follow the node, once the node was written. Once
+// the output is off, the condition for soperator is taken back, also from nodes that are not decided about.
 func (c *Controller) showOthers(n *corev1.Node, d quarantine.Decision) {
 	message, known := "", true
 	if c.policy.Policy().Output.Soperator {
@@ -52,6 +52,7 @@ func (c *Controller) showOthers(n *corev1.Node, d quarantine.Decision) {
 	}
 	if !c.dryRun {
 		c.aws.Follow(n, d.AWS)
+		c.repaired.Follow(n, c.policy.Policy().Output.Maintenance)
 	}
 }
 

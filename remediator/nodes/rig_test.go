@@ -22,6 +22,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/followers/aws"
 	"github.com/pitcrew-dev/pitcrew/remediator/followers/evidence"
+	"github.com/pitcrew-dev/pitcrew/remediator/followers/maintenance"
 	"github.com/pitcrew-dev/pitcrew/remediator/followers/soperator"
 	"github.com/pitcrew-dev/pitcrew/remediator/followers/webhooks"
 	"github.com/pitcrew-dev/pitcrew/remediator/nodes/burst"
@@ -178,6 +179,7 @@ func newRig(t testing.TB, names ...string) rig {
 		evidence: evidence.New(r.client, r.client, evidence.Options{Namespace: conditions.EvidenceNamespace, Clock: r.clock}),
 		pending:  newWrites(false), seen: map[string]seen.Seen{}, looks: looks{byNode: map[string]look{}},
 		burst: burst.New(nil), tally: tally.New(), soperator: soperator.New(r.client, liveReads{r.client}, r.clock), aws: aws.New(r.client, liveReads{r.client}, r.clock),
+		repaired: maintenance.New(r.client, liveReads{r.client}, nil, r.clock),
 	}
 	r.fleet = newFleet(r.Controller)
 	if r.webhooks, err = webhooks.New(r.policy, r.clock, func(context.Context, string) {}, prometheus.NewRegistry()); err != nil {

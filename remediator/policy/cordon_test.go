@@ -50,6 +50,18 @@ func TestASoftTaintWithACordonIsRefused(t *testing.T) {
 	}
 }
 
+func TestARuleOnTheConditionOfOurRepairsIsRefused(t *testing.T) {
+	spec := func(output string) string {
+		return head + "spec:\n  budget: {maxNodes: 1}\n  output: {maintenance: " + output + "}\n  rules:\n    m:\n      match: {condition: MaintenanceInProgress, repair: [Inspect]}"
+	}
+	if _, err := Parse([]byte(spec("true"))); err == nil || !strings.Contains(err.Error(), "output.maintenance writes for a repair") {
+		t.Error(err)
+	}
+	if p := parse(t, spec("false")); p.Output.Maintenance {
+		t.Errorf("output %+v", p.Output)
+	}
+}
+
 func TestARuleOnWhatIsShownToSoperatorIsRefused(t *testing.T) {
 	spec := func(output, condition string) string {
 		return head + "spec:\n  budget: {maxNodes: 1}\n  output: {soperator: " + output + "}\n  rules:\n    nebius:\n      match: {condition: " + condition + ", repair: [Replace]}"

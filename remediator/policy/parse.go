@@ -145,6 +145,9 @@ func (m *Match) checkCondition(d *strict.Decoder, at *field.Path, p *Policy) {
 	if p.Output.Soperator && condition == SoperatorCondition {
 		d.Invalid(at.Child("condition"), condition, "is what output.soperator writes for a quarantine, which would never end")
 	}
+	if p.Output.Maintenance && m.Condition == corev1.NodeMaintenanceInProgress {
+		d.Invalid(at.Child("condition"), condition, "is what output.maintenance writes for a repair, which would be a fault")
+	}
 	if !conditions.Ours(condition) && len(m.Repair) > 1 {
 		d.Invalid(at.Child("repair"), m.Repair, "must be exactly one class: only the message of a condition of Pitcrew names one, and "+
 			condition+" is none"+meantCondition(condition))

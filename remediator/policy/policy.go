@@ -181,6 +181,9 @@ type Output struct {
 	// effect PreferNoSchedule, and to False at the release. soperator drains the Slurm nodes there; on Nebius, node auto repair
 	// may replace the machine. A condition with the reason of another writer stays as it is.
 	Soperator bool `yaml:"soperator"`
+	// maintenance sets the NodeCondition MaintenanceInProgress to True on a node that is repaired, once it is empty, and removes it with
+	// the maintenance taint. It needs Kubernetes 1.37. A condition with the reason of another writer stays as it is.
+	Maintenance bool `yaml:"maintenance"`
 }
 
 // SoperatorCondition is the type of the NodeCondition by which soperator drains the Slurm nodes of a node (nebius/soperator,

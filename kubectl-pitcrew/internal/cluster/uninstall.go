@@ -28,6 +28,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
@@ -303,7 +304,7 @@ func CleanNode(api client.Client, n *corev1.Node) []cli.Change {
 
 func conditionsOfOurs(n *corev1.Node) (types []string) {
 	for _, condition := range n.Status.Conditions {
-		if t := string(condition.Type); conditions.Ours(t) || handoff.IsOurSuspicion(condition) {
+		if t := string(condition.Type); conditions.Ours(t) || handoff.IsOurSuspicion(condition) || node.IsOwnMaintenance(condition) {
 			types = append(types, t)
 		}
 	}

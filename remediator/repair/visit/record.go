@@ -51,7 +51,7 @@ type Kind string
 // The kinds of visits.
 const (
 	Sweep      Kind = "sweep"
-	Repair     Kind = "repair"
+	Repair     Kind = conditions.MaintenanceRepair
 	Validation Kind = conditions.MaintenanceValidation
 	FirstCheck Kind = "first-check"
 )
