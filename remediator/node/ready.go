@@ -76,14 +76,24 @@ func NotReadySince(n *corev1.Node, ready corev1.NodeCondition) time.Time {
 	return ready.LastTransitionTime.Time
 }
 
-// Excluded reports whether a node is left alone: one of the control plane, one with label [conditions.LabelSkip], one that
-// is being deleted, or one that is [TooLarge].
-func Excluded(n *corev1.Node) bool {
+// Excluded reports whether a node is left alone, see [WhyExcluded].
+func Excluded(n *corev1.Node) bool { return WhyExcluded(n) != "" }
+
+// WhyExcluded says why a node is left alone: it is one of the control plane, one with label [conditions.LabelSkip], one that is being
+// deleted, or one that is [TooLarge]; empty: it is not.
+func WhyExcluded(n *corev1.Node) string {
 	const controlPlane, master = "node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"
 	_, isControlPlane := n.Labels[controlPlane]
 	_, isMaster := n.Labels[master]
-	return isControlPlane || isMaster || HasTaint(n.Spec.Taints, controlPlane) || HasTaint(n.Spec.Taints, master) ||
-		n.Labels[conditions.LabelSkip] == "true" || n.DeletionTimestamp != nil || TooLarge(n) != ""
+	switch {
+	case isControlPlane, isMaster, HasTaint(n.Spec.Taints, controlPlane), HasTaint(n.Spec.Taints, master):
+		return "it belongs to the control plane"
+	case n.Labels[conditions.LabelSkip] == "true":
+		return "it has label " + conditions.LabelSkip + "=true"
+	case n.DeletionTimestamp != nil:
+		return "it is being deleted"
+	}
+	return TooLarge(n)
 }
 
 // HasTaint reports whether a taint with the key is among some.

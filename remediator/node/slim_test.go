@@ -123,7 +123,7 @@ func TestWhatIsKeptOfANodeIsBounded(t *testing.T) {
 			if size := got.Size(); size > MaxKept {
 				t.Errorf("%d bytes are kept", size)
 			}
-			if want := what + " has no room in the 96 KiB that are kept of a node"; TooLarge(got) != want || !Excluded(got) {
+			if want := what + " has no room in the 96 KiB that are kept of a node"; TooLarge(got) != want || WhyExcluded(got) != want {
 				t.Errorf("excluded %v, too large: %q, want %q", Excluded(got), TooLarge(got), want)
 			}
 			if got.Annotations[record] != n.Annotations[record] {

@@ -110,9 +110,8 @@ func (f *fetch) changes(ctx context.Context, name string) ([]cli.Change, error) 
 
 // mayRun is an error if no Job may run on a node, or if it would have open the GPUs that a repair resets.
 func mayRun(n *corev1.Node) error {
-	if node.Excluded(n) {
-		return fmt.Errorf("node %s has label %s=true, belongs to the control plane or is being deleted: no Job runs there",
-			n.Name, conditions.LabelSkip)
+	if why := node.WhyExcluded(n); why != "" {
+		return fmt.Errorf("node %s: no Job runs there: %s", n.Name, why)
 	}
 	r, err := visit.RecordOf(n)
 	if err != nil {

@@ -195,9 +195,14 @@ func TestWhatANodePrintsIsChecked(t *testing.T) {
 func TestNothingIsCollectedWhereItWouldDisturb(t *testing.T) {
 	skipped := clitest.NodeNamed("gpu-1")
 	skipped.Labels[conditions.LabelSkip] = "true"
+	master, deleted := clitest.NodeNamed("gpu-1"), clitest.NodeNamed("gpu-1")
+	master.Labels["node-role.kubernetes.io/control-plane"] = ""
+	deleted.DeletionTimestamp, deleted.Finalizers = &metav1.Time{Time: clitest.Now}, []string{"example.com/stays"}
 	for want, n := range map[string]*corev1.Node{
-		"is being visited (repair, Working)": clitest.UnderRepair(t, visit.Working),
-		"has label pitcrew.dev/skip=true":    skipped,
+		"is being visited (repair, Working)":                           clitest.UnderRepair(t, visit.Working),
+		"gpu-1: no Job runs there: it has label pitcrew.dev/skip=true": skipped,
+		"gpu-1: no Job runs there: it belongs to the control plane":    master,
+		"gpu-1: no Job runs there: it is being deleted":                deleted,
 	} {
 		f := newFleet(t, n, corev1.VolumeSource{})
 		if _, err := f.changes(t.Context(), "gpu-1"); err == nil || !strings.Contains(err.Error(), want) {
