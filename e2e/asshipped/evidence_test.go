@@ -15,15 +15,18 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/e2e/asshipped/pages"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	nodefacts "github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/bundle"
 )
 
 const bundled = `{"result":"done","message":"bundle","bundle":"n-20261128T033000Z.tar.gz"}`
 
-// Evidence with what docs/repair.md and docs/evidence.md show: collected before the reboot and at a hand-off, and printed by an admin.
-// The admission policies let nothing else through.
+// Evidence with what docs/repair.md and docs/evidence.md show: collected before the reboot and at a hand-off, and fetched by an admin.
+// The admission policies let nothing else through. The repair is shown by the condition of docs/coexistence.md.
 func TestEvidenceAsShipped(t *testing.T) {
-	c := install(t, func(root string) string { return pages.Values(t, root, []string{"repair.md", "evidence.md"}, shorter) }, nil,
+	c := install(t, func(root string) string {
+		return pages.Values(t, root, []string{"repair.md", "evidence.md"}, shorter, "policy: {output: {maintenance: true}}")
+	}, nil,
 		authorizationv1.ResourceAttributes{Verb: "create", Group: "batch", Resource: "jobs", Namespace: conditions.RepairNamespace})
 	jobs := func(template string) (n int) {
 		var list batchv1.JobList
@@ -42,18 +45,32 @@ func TestEvidenceAsShipped(t *testing.T) {
 			t.Error("the reboot has begun")
 		}
 	})
+	shown := func() string {
+		c, _ := nodefacts.ConditionOf(m.site.node(m.node), corev1.NodeMaintenanceInProgress)
+		return string(c.Status) + c.Reason
+	}
 	m.job("reboot", "reboot -boot-id="+boot, "", 137, func() {
+		m.beating("the repair is shown", func() error {
+			if got := shown(); got != "TrueRepairByPitcrew" {
+				return errors.New(got)
+			}
+			return nil
+		})
 		m.patchStatus(map[string]any{"nodeInfo": map[string]string{"bootID": "5f0c3ab1-0000-4000-8000-00000000beef"}})
 		m.report(conditions.GPUXidError, corev1.ConditionFalse, "no fault")
 	})
 	m.job("check", "check -level=3", healthy, 0, nil)
 	m.inService()
+	if got := shown(); got != "" {
+		t.Errorf("in service, the node shows %s", got)
+	}
+	fetches(t, m)
 
 	replace := newMachine(&site{T: t, Cluster: c}, "handedoff", nil)
 	replace.report(conditions.GPUMemoryError, corev1.ConditionTrue, "Replace gpu 0000:1b:00: row remapping failed")
 	replace.job("collect", "collect -node="+replace.node+flags, bundled, 0, nil)
-	if n := jobs("collect"); n != 2 {
-		t.Errorf("%d Jobs have collected, want 2", n)
+	if n := jobs("collect"); n != 3 {
+		t.Errorf("%d Jobs have collected, want 3", n)
 	}
 
 	var template corev1.PodTemplate
