@@ -218,8 +218,11 @@ func TestAContainerThatLostItsGPUs(t *testing.T) {
 	write("proc/4242/stat", "4242 (python3) S 1 4242 4242 0 -1 4194560 1 1 1 0 1 1 0 0 20 0 19 0 2123 3012440064\n")
 	write("proc/4242/cgroup", "0::/kubepods.slice/kubepods-pod1.slice/cri-containerd-"+id+".scope\n")
 	write("proc/4242/root/dev/x", "")
-	if err := unix.Mknod(filepath.Join(dir, "proc/4242/root/dev/nvidia0"), unix.S_IFCHR|0o666, int(unix.Mkdev(195, 0))); err != nil {
-		t.Fatal(err)
+	// The last one's name is the container's own text.
+	for minor, name := range []string{"nvidia0", "nvidia1", "nvidia10 and all others"} {
+		if err := unix.Mknod(filepath.Join(dir, "proc/4242/root/dev", name), unix.S_IFCHR|0o666, int(unix.Mkdev(195, uint32(minor)))); err != nil {
+			t.Fatal(err)
+		}
 	}
 	write("tasks/k8s.io/"+id+"/init.pid", "4242")
 	write("tasks/k8s.io/"+id+"/config.json", `{"ociVersion": "1.2.0", "process": {"env": ["TOKEN=secret"]}, "annotations": {
@@ -236,12 +239,15 @@ func TestAContainerThatLostItsGPUs(t *testing.T) {
 			"-pod-resources", socket, "-state-dir", dir + "/state", "-min-repair", "RestartApp", "-after", "0s"}, args...)...)
 	}
 	const healthy = "exit 0\ncontainers have their GPUs and end when they are killed\n"
-	const lost = "exit 1\nRestartApp pod team-a/bert-0: container train may no longer open its GPUs: " +
-		"the rules of its cgroup do not have them, as after a reload of systemd\n"
+	lost := func(gpus string) string {
+		return "exit 1\nRestartApp pod team-a/bert-0: container train may no longer open " + gpus +
+			": denied by the device rules of its cgroup, as after a reload of systemd\n"
+	}
 	// Before and after systemctl daemon-reload: https://github.com/NVIDIA/nvidia-container-toolkit/issues/251.
 	for _, step := range []struct{ pod, list, want string }{
-		{"bert-0", "c 1:3 rwm\nc 195:254 rw\nc 195:0 rw\n", healthy},
-		{"bert-0", "c 1:3 rwm\nc 195:* m\n", lost},
+		{"bert-0", "c 1:3 rwm\nc 195:254 rw\nc 195:0 rw\nc 195:1 rw\n", healthy},
+		{"bert-0", "c 1:3 rwm\nc 195:* m\n", lost("/dev/nvidia0 and 1 more")},
+		{"bert-0", "c 1:3 rwm\nc 195:0 rw\nc 195:* m\n", lost("/dev/nvidia1")},
 		{"bert-1", "c 1:3 rwm\nc 195:* m\n", healthy},
 		{"bert-0", "a *:* rwm\n", healthy},
 	} {

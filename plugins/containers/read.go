@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -214,6 +215,9 @@ func (r *reader) ended(t task) bool {
 	return stat.State == "Z" && stat.Threads <= 1
 }
 
+// gpuFile is the name of a GPU's device file.
+var gpuFile = regexp.MustCompile(`^nvidia[0-9]{1,4}$`)
+
 // gpus looks for containers of pods that hold GPUs, have the device files, and may not open them.
 func (r *reader) gpus(ctx context.Context, s *snapshot, tasks []task) {
 	pods, err := podresources.Holders(ctx, r.kubelet, "nvidia.com/")
@@ -233,26 +237,44 @@ func (r *reader) gpus(ctx context.Context, s *snapshot, tasks []task) {
 			continue // a container of that pod without GPUs
 		}
 		rules, err := r.rules(t.Cgroup)
+		var refused []string
+		if err == nil {
+			refused, err = refusedGPUs(files, rules)
+		}
 		if err != nil {
 			s.Unread = append(s.Unread, npd.Unread{Subject: t.subject(), Why: t.name() + ": " + err.Error()})
-			continue
 		}
-		slices.SortFunc(files, func(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) })
-		for _, file := range files {
-			var st unix.Stat_t
-			if err := unix.Lstat(file, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFCHR {
-				continue
-			}
-			allowed, err := rules(unix.Major(st.Rdev), unix.Minor(st.Rdev))
-			if err != nil {
-				s.Unread = append(s.Unread, npd.Unread{Subject: t.subject(), Why: t.name() + ": " + err.Error()})
-				break
-			}
-			if !allowed {
-				s.add(lostGPU, t.subject(), t.name()+" may no longer open its GPUs: the rules of its cgroup do not have them, "+
-					"as after a reload of systemd")
-				break
-			}
+		if len(refused) > 0 {
+			s.add(lostGPU, t.subject(), fmt.Sprintf("%s may no longer open %s: denied by the device rules of its cgroup, "+
+				"as after a reload of systemd", t.name(), named(refused)))
 		}
 	}
+}
+
+// refusedGPUs returns the device files, as their container names them, that the rules deny, those before an error of the rules included.
+// What has another name than a GPU has, or is no character device, is left out: a container may make files in its /dev.
+func refusedGPUs(files []string, rules verdict) (refused []string, err error) {
+	slices.SortFunc(files, func(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) })
+	for _, file := range files {
+		var st unix.Stat_t
+		if !gpuFile.MatchString(filepath.Base(file)) || unix.Lstat(file, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFCHR {
+			continue
+		}
+		allowed, err := rules(unix.Major(st.Rdev), unix.Minor(st.Rdev))
+		if err != nil {
+			return refused, err
+		}
+		if !allowed {
+			refused = append(refused, "/dev/"+filepath.Base(file))
+		}
+	}
+	return refused, nil
+}
+
+// named returns the first of some files, and how many others there are: a reload denies all GPUs of a container.
+func named(files []string) string {
+	if len(files) == 1 {
+		return files[0]
+	}
+	return fmt.Sprintf("%s and %d more", files[0], len(files)-1)
 }
