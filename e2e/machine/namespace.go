@@ -139,7 +139,12 @@ func enter(dir string) error {
 	if err := unix.Mount("proc", "/proc", "proc", 0, ""); err != nil {
 		return fmt.Errorf("mount /proc: %w", err)
 	}
-	for _, path := range []string{"/run", "/var/log"} {
+	// A kubelet has the sockets of device plugins, and what it remembers of them, in the last one,
+	// whatever its own folder is.
+	for _, path := range []string{"/run", "/var/log", "/var/lib/kubelet"} {
+		if err := os.MkdirAll(path, 0o755); err != nil {
+			return err
+		}
 		if err := unix.Mount("tmpfs", path, "tmpfs", 0, "mode=755"); err != nil {
 			return fmt.Errorf("mount %s: %w", path, err)
 		}

@@ -109,13 +109,6 @@ esac
 // podResources puts the kubelet's socket where nodes have it: the kubelet of the tests has another folder.
 func (m *host) podResources(t *testing.T) {
 	t.Helper()
-	upper, work := filepath.Join(m.Dir, "lib"), filepath.Join(m.Dir, "lib.work")
-	for _, dir := range []string{upper, work} {
-		if err := os.Mkdir(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	mount(t, "lib", "/var/lib", "overlay", 0, "lowerdir=/var/lib,upperdir="+upper+",workdir="+work)
 	mount(t, filepath.Join(m.KubeletDir(), "pod-resources"), "/var/lib/kubelet/pod-resources", "", unix.MS_BIND, "")
 }
 

@@ -79,7 +79,7 @@ const namespace = "pitcrew"
 // one is released immediately.
 const values = `
 image: {tag: %s, pullPolicy: Never}
-npd: {heartbeatPeriod: 1s}
+npd: {heartbeatPeriod: 1s, kubeletDir: %s}
 remediator: {replicas: 1, tolerations: [{operator: Exists}]}
 policy: {rules: {gpu-xid: {mode: enforce, clearAfter: 1s}}}
 pools:
@@ -89,6 +89,7 @@ pools:
     GPUXidError: {}
     GPUMemoryError: {args: {grace: 0s}}
     HCAPortDown: {args: {expect: mlx5_0, grace: 0s}}
+    ContainersBroken: {args: {after: 0s}}
 - name: plain
   nodeSelector: {kubernetes.io/hostname: machine}
   checks:
@@ -101,7 +102,7 @@ pools:
 // install installs the chart with images of that tag, or upgrades it, and waits until its pods run.
 func (m *host) install(t *testing.T, tag string) {
 	t.Helper()
-	m.helm(t, fmt.Sprintf(values, tag, m.KubeletDir()), "--wait", "--timeout", patience.String())
+	m.helm(t, fmt.Sprintf(values, tag, m.KubeletDir(), m.KubeletDir()), "--wait", "--timeout", patience.String())
 	m.pod(t, "gpu", nil) // Helm does not wait for the only pod of a DaemonSet
 }
 
