@@ -15,7 +15,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 )
 
-// commands: those of docs/repair.md, about a node that needs a replacement.
+// commands: those of the pages on the loop, about a node that needs a replacement.
 func commands(t *testing.T, c *cluster.Cluster) {
 	m := newMachine(&site{T: t, Cluster: c}, "commands", nil)
 	m.report(conditions.DCGMDiagFailed, corev1.ConditionTrue, "Replace gpu 0000:1b:00: memory test failed")
@@ -43,17 +43,22 @@ func commands(t *testing.T, c *cluster.Cluster) {
 		says(" --yes", m.node)(line)
 		m.says("not repaired: a cause is of class Replace", nil)
 	}
-	follow(t, c.Root, "repair.md",
-		step{"kubectl pitcrew repair NODE", repair}, step{"kubectl pitcrew repair NODE --approve", approve},
-		step{"repair: {enabled: true}", value}, step{"kubectl pitcrew doctor", doctor}, step{"kubectl pitcrew describe NODE", describe},
-		step{"kubectl pitcrew repair NODE", repair}, step{"kubectl pitcrew describe NODE", describe},
-		step{"kubectl pitcrew release NODE", says(" --dry-run", m.node)},
-		step{"kubectl pitcrew release NODE --without-validation", says(" --dry-run", m.node)},
+	release := says(" --dry-run", m.node)
+	follow(t, c.Root, "repair-steps.md",
+		step{"kubectl pitcrew repair NODE", repair}, step{"kubectl pitcrew repair NODE --approve", approve}, step{"kubectl pitcrew reset", value},
+		step{"kubectl pitcrew doctor", doctor})
+	follow(t, c.Root, "sweeps.md",
+		step{"kubectl pitcrew describe NODE", describe},
 		step{"policy:\n  sweeps", value}, step{"kubectl pitcrew status -o wide", says("", "CHECKED")},
 		step{"kubectl pitcrew check NODE", says(" --yes", "is quarantined")},
-		step{"registerWithTaints", value}, step{"policy:\n  firstCheck", value}, step{"kubectl pitcrew status", says("", m.node)},
+		step{"kubectl pitcrew release NODE", release}, step{"kubectl pitcrew release NODE --without-validation", release},
+		step{"registerWithTaints", value}, step{"policy:\n  firstCheck", value}, step{"kubectl pitcrew status", says("", m.node)})
+	follow(t, c.Root, "templates.md",
 		step{"kubectl get podtemplates -n pitcrew-repair -o yaml", says("", "name: burn-in")},
-		step{"repair:\n  enabled: true\n  templates", value}, step{"kubectl pitcrew doctor", doctor},
+		step{"repair:\n  enabled: true\n  templates", value}, step{"kubectl pitcrew doctor", doctor})
+	follow(t, c.Root, "repair.md",
+		step{"kubectl pitcrew repair NODE", repair}, step{"kubectl pitcrew repair NODE --approve", approve},
+		step{"repair: {enabled: true}", value}, step{"kubectl pitcrew doctor", doctor},
 		step{"kubectl pitcrew status", says("", m.node)}, step{"kubectl pitcrew describe NODE", describe},
 		step{"kubectl pitcrew repair NODE", repair},
 		step{"kubectl pitcrew repair", value}, step{"kubectl pitcrew check", value}, step{"kubectl pitcrew release", value},
@@ -62,8 +67,7 @@ func commands(t *testing.T, c *cluster.Cluster) {
 			says(" --yes", "")(line)
 			says(" --yes", "")("kubectl pitcrew resume")
 		}},
-		step{"kubectl pitcrew repair NODE --approve", says(" --yes", m.node)}, step{"kubectl pitcrew release NODE", says(" --dry-run", m.node)},
-		step{"kubectl pitcrew doctor", doctor})
+		step{"kubectl pitcrew repair NODE --approve", says(" --yes", m.node)}, step{"kubectl pitcrew release NODE", release})
 }
 
 // asked returns what a command of kubectl pitcrew answers, whatever its exit code.

@@ -3,6 +3,7 @@ package asshipped_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,11 +22,11 @@ import (
 
 const bundled = `{"result":"done","message":"bundle","bundle":"n-20261128T033000Z.tar.gz"}`
 
-// Evidence with what docs/repair.md and docs/evidence.md show: collected before the reboot and at a hand-off, and fetched by an admin.
+// Evidence with what pages.Loop and docs/evidence.md show: collected before the reboot and at a hand-off, and fetched by an admin.
 // The admission policies let nothing else through. The repair is shown by the condition of docs/coexistence.md.
 func TestEvidenceAsShipped(t *testing.T) {
 	c := install(t, func(root string) string {
-		return pages.Values(t, root, []string{"repair.md", "evidence.md"}, shorter, "policy: {output: {maintenance: true}}")
+		return pages.Values(t, root, append(slices.Clone(pages.Loop), "evidence.md"), shorter, "policy: {output: {maintenance: true}}")
 	}, nil,
 		authorizationv1.ResourceAttributes{Verb: "create", Group: "batch", Resource: "jobs", Namespace: conditions.RepairNamespace})
 	jobs := func(template string) (n int) {

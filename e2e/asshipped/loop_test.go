@@ -170,9 +170,9 @@ func (m *machine) pitcrew(args ...string) {
 
 const healthy, faulty = `{"result":"healthy","message":"DCGM has found no fault"}`, `{"result":"problem","message":"DCGM has found a fault"}`
 
-// The loop with the chart's templates, roles and admission policies, the preset's pool, the default policy, and what docs/repair.md shows.
+// The loop with the chart's templates, roles and admission policies, the preset's pool, the default policy, and what pages.Loop show.
 func TestTheLoopAsShipped(t *testing.T) {
-	c := install(t, func(root string) string { return pages.Values(t, root, []string{"repair.md"}, shorter) }, nil,
+	c := install(t, func(root string) string { return pages.Values(t, root, pages.Loop, shorter) }, nil,
 		authorizationv1.ResourceAttributes{Verb: "create", Group: "batch", Resource: "jobs", Namespace: conditions.RepairNamespace})
 	if err := components.BuildOurs(t.Context(), c.Root, "./kubectl-pitcrew"); err != nil {
 		t.Fatal(err)

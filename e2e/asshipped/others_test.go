@@ -47,9 +47,9 @@ policy:
   rules: {gpu-xid: {clearAfter: 3s}}
 `
 
-// helmSets are the values that docs/preflight.md has Helm set.
+// helmSets are the values that the pages on preflight have Helm set.
 func helmSets(t *testing.T, root string) (args []string) {
-	for _, s := range pages.Of(t, root, "preflight.md") {
+	for _, s := range append(pages.Of(t, root, "preflight.md"), pages.Of(t, root, "preflight-inject.md")...) {
 		if _, set, found := strings.Cut(s.Text, "--set "); found && strings.HasPrefix(s.Text, "helm ") {
 			args = append(args, "--set", strings.Trim(set, "'"))
 		}
@@ -183,17 +183,6 @@ func preflightPage(t *testing.T, c *cluster.Cluster) {
 		step{"kubectl apply --server-side -k manifests/preflight", valid},
 		step{"kubectl apply -k manifests/preflight/namespace -n team-a", valid},
 		step{"kubectl pitcrew release", func(string) {}},
-		step{"helm upgrade", byHelm}, step{"metadata: {labels: ", injected},
-		step{"kubectl apply -k manifests/preflight/inject", valid},
-		step{"kubectl apply -k manifests/preflight/inject/namespace -n team-a", valid},
-		step{"apiVersion: scheduling.k8s.io/v1", func(text string) {
-			if err := c.Apply(t.Context(), []byte(text)); err != nil {
-				t.Fatal(err)
-			}
-		}},
-		step{"kubectl apply -k manifests/preflight/inject/namespace -n health", does},
-		step{"kubectl create rolebinding", does},
-		step{"kubectl create job now", func(line string) { idleNodes(s, func() { does(line) }) }},
 		step{"kubectl get events -A", does},
 		step{"kubectl pitcrew preflight RUN", func(line string) {
 			if out, err := shell(t, c, line); err == nil || !strings.Contains(out, "RUN") {
@@ -203,6 +192,19 @@ func preflightPage(t *testing.T, c *cluster.Cluster) {
 		step{"kubectl pitcrew preflight -f FOLDER", func(line string) {
 			does(strings.ReplaceAll(line, "FOLDER", filepath.Join("internal", "preflight", "report", "testdata")))
 		}})
+	follow(t, c.Root, "preflight-inject.md",
+		step{"helm upgrade", byHelm}, step{"metadata: {labels: ", injected},
+		step{"kubectl apply -k manifests/preflight/inject", valid},
+		step{"kubectl apply -k manifests/preflight/inject/namespace -n team-a", valid})
+	follow(t, c.Root, "preflight-idle.md",
+		step{"apiVersion: scheduling.k8s.io/v1", func(text string) {
+			if err := c.Apply(t.Context(), []byte(text)); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		step{"kubectl apply -k manifests/preflight/inject/namespace -n health", does},
+		step{"kubectl create rolebinding", does},
+		step{"kubectl create job now", func(line string) { idleNodes(s, func() { does(line) }) }})
 }
 
 // idleNodes starts the CronJob's Job at once.

@@ -106,7 +106,7 @@ func TestTheLoopWithAHostEngine(t *testing.T) {
 	e.answer("uuid GPU-1a", diagPassed)
 	stop := e.listen(t, "tcp", ":5555")
 	for i, address := range slices.Backward(addresses) { // that of the page's values stays
-		m.helm(t, pages.Values(t, m.Root, []string{"repair.md"}, strings.Replace(shown, addresses[0], address, 1), loopValues), "--force-conflicts")
+		m.helm(t, pages.Values(t, m.Root, pages.Loop, strings.Replace(shown, addresses[0], address, 1), loopValues), "--force-conflicts")
 		if strings.HasPrefix(address, "/") {
 			e.listen(t, "unix", strings.TrimPrefix(address, "/host"))
 		}

@@ -28,7 +28,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
-// loopValues are what docs/repair.md tells to change, where our images are, and shorter times. The remediator of the tests is not in a pod:
+// loopValues are what pages.Loop tell to change, where our images are, and shorter times. The remediator of the tests is not in a pod:
 // a reboot of the only node would end it.
 const loopValues = `
 image: {tag: ` + tag + `, pullPolicy: Never}
@@ -119,7 +119,7 @@ func TestACheckNamesThePieceOfDCGMThatIsMissing(t *testing.T) {
 	}
 }
 
-// The loop with the chart's templates, default policy and a preset, what docs/repair.md shows, and the image of docs/dcgm.md: the kubelet
+// The loop with the chart's templates, default policy and a preset, what pages.Loop show, and the image of docs/dcgm.md: the kubelet
 // runs the detectors, the checks, the reset and the reboot. Stand-ins are NVIDIA's files, where its packages have them, and the reboot.
 func TestTheLoopAsShippedOnANode(t *testing.T) {
 	m := theMachine(t)
@@ -132,7 +132,7 @@ func TestTheLoopAsShippedOnANode(t *testing.T) {
 	})
 	r.diagnosis(t, diagPassed)
 	image := m.withDCGM(t, slices.Collect(maps.Keys(dcgmFiles()))...)
-	m.helm(t, pages.Values(t, m.Root, []string{"repair.md"}, image, loopValues), "--force-conflicts") // tests change the template check
+	m.helm(t, pages.Values(t, m.Root, pages.Loop, image, loopValues), "--force-conflicts") // tests change the template check
 	r.label(present + "=true")
 	r.label("pool=gpu")                                 // for the sweep of the page
 	if err := m.ForgetLimits(t.Context()); err != nil { // the repairs of the other tests would make the node a lemon

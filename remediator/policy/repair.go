@@ -191,7 +191,7 @@ type Pairwise struct {
 func (p *Policy) dropPairwise(d *strict.Decoder, at *field.Path) {
 	p.Sweeps = slices.DeleteFunc(p.Sweeps, func(s Sweep) bool {
 		if s.Pairwise != nil {
-			d.Warn(at.Key(s.Name).Child("pairwise"), "is no longer supported, so this sweep does nothing: see docs/preflight.md, and remove it")
+			d.Warn(at.Key(s.Name).Child("pairwise"), "is no longer supported, so this sweep does nothing: see docs/preflight-idle.md, and remove it")
 		}
 		return s.Pairwise != nil
 	})

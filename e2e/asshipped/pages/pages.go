@@ -28,6 +28,9 @@ var (
 	comment = regexp.MustCompile(`\s+# .*$`)
 )
 
+// Loop are the pages on sweeps, repairs, validation and first checks.
+var Loop = []string{"repair.md", "repair-steps.md", "sweeps.md", "templates.md"}
+
 // Of returns the YAML that a page shows, and its commands of kubectl and helm, in their order.
 func Of(t *testing.T, root, page string) (all []Shown) {
 	t.Helper()

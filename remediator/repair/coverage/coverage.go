@@ -137,7 +137,7 @@ func Lacks(p *policy.Policy, nodes []corev1.Node, verdicts map[string][]string, 
 		return nil
 	}
 	for _, text := range unproven(p, nodes, verdicts) {
-		all = append(all, Lack{text, "add the condition to the checks of the pool, or choose other nodes; see docs/repair.md#templates"})
+		all = append(all, Lack{text, "add the condition to the checks of the pool, or choose other nodes; see docs/templates.md"})
 	}
 	_, late := FirstChecks(p, nodes, now)
 	for _, text := range late {

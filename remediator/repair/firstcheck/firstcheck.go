@@ -134,7 +134,7 @@ func Unproven(p *policy.Policy, n *corev1.Node, t *corev1.PodTemplate) string {
 		_, has := node.ConditionOf(n, corev1.NodeConditionType(name))
 		if !has && !conditions.IsVerdict(name) && !slices.Contains(reported, name) {
 			return fmt.Sprintf("%[1]s proves template %s, and no check of the node reports it; add %[1]s to the checks of its pool "+
-				"(docs/repair.md#templates), or name another template", name, t.Name)
+				"(docs/templates.md), or name another template", name, t.Name)
 		}
 	}
 	return ""
