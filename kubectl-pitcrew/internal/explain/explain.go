@@ -16,8 +16,7 @@ import (
 
 // pageOf are the pages on what has none of its own, by the lower-case name: a condition of Kubernetes and the alerts about jobs.
 var pageOf = map[string]string{
-	"ready": "PitcrewNodeNotReady", "pitcrewjobnotrestarted": "JobRestart", "pitcrewjobrestartheld": "JobRestart",
-	"pitcrewjobrestartfailed": "JobRestart",
+	"ready": "PitcrewNodeNotReady", "pitcrewjobnotrestarted": "JobRestart", "pitcrewjobrestartfailed": "PitcrewJobRestartHeld",
 }
 
 // kindsOfPages are words that may precede the name of a page; the name alone is enough.
@@ -82,7 +81,7 @@ func explain(args []string) (string, error) {
 func explained() []string {
 	_, names := topic("")
 	names = append(names, runbooks.Names()...)
-	names = append(names, "PitcrewJobNotRestarted", "PitcrewJobRestartHeld", "PitcrewJobRestartFailed")
+	names = append(names, "PitcrewJobNotRestarted", "PitcrewJobRestartFailed")
 	slices.Sort(names)
 	return slices.Compact(names)
 }

@@ -45,7 +45,7 @@ var topics = map[string]string{
 // tablesOf are the pages whose tables and lists begin with the names of Events, reasons, statuses and metrics.
 func tablesOf() map[string]string {
 	pages := map[string]string{"docs/alerting.md": docs.Alerting, "docs/metrics.md": docs.Metrics, "docs/words.md": docs.Words}
-	for _, name := range []string{"JobRestart", "PitcrewQuarantineBlocked"} {
+	for _, name := range []string{"JobRestart", "PitcrewJobRestartHeld", "PitcrewQuarantineBlocked"} {
 		text, err := runbooks.Page(name)
 		if err != nil {
 			panic(err) // it is embedded
