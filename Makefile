@@ -87,7 +87,7 @@ test-packages: test-components nft chromium bin/debian
 test-kernel-log: test-components nft bin/debian ## the tests that write to this machine's kernel log
 	@$(call GOTEST,$(addprefix ./,$(KERNEL_LOG)),-timeout 30m -p 1)
 
-test-slow: test-components nft ## an API server that is away or silent, hostile nodes, the steps of CONTRIBUTING.md, the kit for GPUs, the fetch of components, a release
+test-slow: test-components nft ## an API server that is away or silent, hostile nodes, the steps of docs/add-a-check.md, the kit for GPUs, the fetch of components, a release
 	@$(call GOTEST,$(addprefix ./,$(SLOW)),$(TEST_FLAGS))
 
 test-race: test-components ## the packages whose own code runs in several goroutines, with the race detector

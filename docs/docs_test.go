@@ -12,6 +12,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
+
 	"github.com/pitcrew-dev/pitcrew/e2e/components"
 )
 
@@ -76,6 +79,34 @@ func TestTheValuesOfTheInstallPagesRender(t *testing.T) {
 		if err != nil || !strings.Contains(string(out), "kind: DaemonSet") {
 			t.Errorf("%s\n%v\n%.2000s", block[1], err, out)
 		}
+	}
+}
+
+// TestTheMenuOfTheSiteHasEveryPage compares the menu with the pages of this folder. The build of the site does so, too, and takes minutes.
+func TestTheMenuOfTheSiteHasEveryPage(t *testing.T) {
+	var site struct {
+		Params struct {
+			Menu []struct{ Pages []string }
+		}
+	}
+	if err := yaml.Unmarshal([]byte(read(t, "../site/hugo.yaml")), &site); err != nil {
+		t.Fatal(err)
+	}
+	want, got := []string{"adr", "examples", "runbooks"}, []string(nil)
+	files, err := filepath.Glob("*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		want = append(want, strings.TrimSuffix(file, ".md"))
+	}
+	for _, group := range site.Params.Menu {
+		got = append(got, group.Pages...)
+	}
+	slices.Sort(want)
+	slices.Sort(got)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("pages (-) and the menu of site/hugo.yaml (+) differ: %s", diff)
 	}
 }
 

@@ -122,7 +122,7 @@ func TestConditionsPageIsUpToDate(t *testing.T) {
 }
 
 func TestEveryConditionIsDocumented(t *testing.T) {
-	readme, err := os.ReadFile("../README.md")
+	checks, err := os.ReadFile("../docs/checks.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,8 +131,8 @@ func TestEveryConditionIsDocumented(t *testing.T) {
 		if _, err := os.Stat(filepath.Join("../docs/runbooks", c.Type+".md")); err != nil {
 			t.Error(err)
 		}
-		if !strings.Contains(string(readme), "`"+c.Type+"`") {
-			t.Errorf("%s has no row in README.md", c.Type)
+		if !strings.Contains(string(checks), "`"+c.Type+"`") {
+			t.Errorf("%s has no row in docs/checks.md", c.Type)
 		}
 		if !strings.Contains(page, "["+c.Type+"]") {
 			t.Errorf("%s has no row on the page", c.Type)

@@ -1,4 +1,4 @@
-// Package contributing follows "Add a check in 6 steps" of CONTRIBUTING.md exactly.
+// Package contributing follows docs/add-a-check.md exactly.
 package contributing
 
 import (
@@ -25,7 +25,7 @@ func TestTheSixStepsWork(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	page, err := os.ReadFile(filepath.Join(root, "CONTRIBUTING.md"))
+	page, err := os.ReadFile(filepath.Join(root, "docs", "add-a-check.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +37,7 @@ func TestTheSixStepsWork(t *testing.T) {
 	}
 	sh(t, root, "mkdir "+dir+"/bin && for built in bin/*; do ln -s $PWD/$built "+dir+"/bin/; done")
 	instructions := block.FindAllStringSubmatch(string(page), -1)
-	if n := strings.Count(string(page), "\n### "); n != 6 || len(instructions) < n {
+	if n := strings.Count(string(page), "\n## "); n != 6 || len(instructions) < n {
 		t.Fatalf("found %d steps and %d instructions", n, len(instructions))
 	}
 	for _, i := range instructions {
