@@ -79,6 +79,7 @@ func TestFromTheFirstPageToAnUninstallThatLeavesNothing(t *testing.T) {
 	inbox.Until(t, "firing", "GPUXidError", "node="+machine.NodeName, "repair=ResetGPU", "handled=true")
 	inbox.Until(t, "resolved", "GPUXidError", "node="+machine.NodeName, "repair=ResetGPU", "handled=true")
 	w.run("docs/try-it.md", "## Abort a restart")
+	w.run("docs/try-it.md", "## Release by hand")
 	w.run("docs/try-it.md", "## Take it back")
 
 	w.block(block{"commands", strings.Replace(uninstall[0].text, "uninstall", "uninstall --yes", 1)}) // there is no terminal to ask
