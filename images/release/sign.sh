@@ -12,7 +12,7 @@ signer=(--certificate-identity "https://github.com/$GITHUB_REPOSITORY/.github/wo
 
 digest() { skopeo inspect --no-tags --format '{{.Digest}}' "docker://$1"; }
 
-cp "$release/checksums.txt" subjects.txt
+(cd "$release" && cat checksums.txt && sha256sum checksums.txt) >subjects.txt
 for name in npd-plugins plugins preflight remediator charts/pitcrew; do
     tag=$version
     [[ $name != charts/* ]] || tag=${version#v}

@@ -1,9 +1,12 @@
 package main
 
 import (
+	"crypto/sha256"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -78,6 +81,15 @@ func TestWhatIsSignedIsVerified(t *testing.T) {
 		if !strings.Contains(subjects, want+"\n") {
 			t.Errorf("subjects.txt lacks %s", want)
 		}
+	}
+	// What the workflow verifies on GitHub is what it has attested there.
+	verified := regexp.MustCompile(`gh attestation verify bin/release/(\S+)`).FindStringSubmatch(read(t, filepath.Join(root, ".github/workflows/release.yml")))
+	if verified == nil {
+		t.Fatal("the workflow verifies no file")
+	}
+	sum := sha256.Sum256([]byte(read(t, filepath.Join(dir, "release", verified[1]))))
+	if want := fmt.Sprintf("%x  %s\n", sum, verified[1]); !strings.Contains(subjects, want) {
+		t.Errorf("subjects.txt lacks %s, which the workflow verifies:\n%s", want, subjects)
 	}
 }
 
