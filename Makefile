@@ -24,7 +24,7 @@ export COMPONENTS
 APT      := apt-get -qq -o Acquire::Retries=5
 RETRY     = for pause in 5 15 60 0; do $(1) && break; (( pause )) || exit 1; sleep $$pause; done
 
-.PHONY: help try demo test test-packages test-kernel-log test-slow test-race test-node test-operators test-images operators build components lint vuln generate verify fuzz images release publish bench clean
+.PHONY: help try demo test test-packages test-cgo test-kernel-log test-slow test-race test-node test-operators test-images operators build components lint vuln generate verify fuzz images release publish bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,12 +42,15 @@ demo: nft ## an Xid in the kernel log leads to a condition, a taint and a restar
 # Real clusters on a busy machine miss a time limit now and then, so a test that failed runs once more when the others have ended. What it
 # printed stays in the output, and "2 runs, 1 failures" names it: mend it, a test that needs this is broken. More than five failures are not run
 # again. $(1) are the packages, $(2) the flags of go test. With GOGC the pure tests need a third less CPU time, and without the tables of
-# debuggers (-w) linking them a quarter less.
-GOTEST = packages="$$(go list $(3) $(1))"; GOGC=400 bin/components/gotestsum --format=standard-quiet --rerun-fails=1 --rerun-fails-max-failures=5 \
-	--rerun-fails-run-root-test --rerun-fails-abort-on-data-race --packages "$$(echo $$packages)" -- -vet=off -ldflags=-w $(3) $(2) | bin/remaining $$packages
+# debuggers (-w) linking them a quarter less. The programs are built with -trimpath and without cgo; tests that are, too, share with them what is
+# compiled of Kubernetes: some 480 packages.
+GOTEST = export CGO_ENABLED=$${CGO_ENABLED:-0}; packages="$$(go list $(3) $(1))"; GOGC=400 bin/components/gotestsum --format=standard-quiet --rerun-fails=1 --rerun-fails-max-failures=5 \
+	--rerun-fails-run-root-test --rerun-fails-abort-on-data-race --packages "$$(echo $$packages)" -- -vet=off -trimpath -ldflags=-w $(3) $(2) | bin/remaining $$packages
 
 # These share this machine's kernel log: they report every fault in it, and write faults there or more than it holds. So they run one by one.
 KERNEL_LOG := e2e/detect e2e/kernellog internal/kmsg
+# These load NVIDIA's libraries.
+WITH_CGO   := internal/nvml $(CGO:./%=%)
 # These run a kubelet and containerd on this machine, and write to its kernel log, too.
 REAL_NODE  := e2e/node e2e/newcomer
 # These run operators of other kinds of job than JobSet.
@@ -77,12 +80,15 @@ test-components:
 	@echo "fetches or builds the components of the tests, as far as they are missing: etcd, Kubernetes, KWOK, JobSet, NPD, helm"
 	@go run ./e2e/components/build $(SHARED)
 
-test: test-packages test-kernel-log ## what to run before a commit: the pure tests, and those on a real control plane with KWOK, JobSet, NPD and helm
+test: test-packages test-cgo test-kernel-log ## what to run before a commit: the pure tests, and those on a real control plane with KWOK, JobSet, NPD and helm
 
 # Without WITHOUT. The longest come first: at the end one of them would run alone.
 test-packages: test-components nft chromium bin/debian
 	@$(call GOTEST,$$(go list ./e2e/asshipped ./remediator/visits ./e2e/attacks ./remediator ./manifests/chart ./kubectl-pitcrew ./e2e/deadnode ./e2e/scale ./monitors ./... | awk '!seen[$$0]++' | \
-		grep -vE '/pitcrew/($(subst $() ,|,$(strip $(KERNEL_LOG) $(REAL_NODE) $(OPERATORS) $(SLOW) $(SITE) $(HISTORY) e2e/lint e2e/vuln $(WITHOUT))))$$'),$(TEST_FLAGS))
+		grep -vE '/pitcrew/($(subst $() ,|,$(strip $(WITH_CGO) $(KERNEL_LOG) $(REAL_NODE) $(OPERATORS) $(SLOW) $(SITE) $(HISTORY) e2e/lint e2e/vuln $(WITHOUT))))$$'),$(TEST_FLAGS))
+
+test-cgo: test-components bin/debian ## the plugins that load NVIDIA's libraries
+	@export CGO_ENABLED=1; $(call GOTEST,$(addprefix ./,$(filter-out $(WITHOUT),$(WITH_CGO))),$(TEST_FLAGS))
 
 test-kernel-log: test-components nft bin/debian ## the tests that write to this machine's kernel log
 	@$(call GOTEST,$(addprefix ./,$(KERNEL_LOG)),-timeout 30m -p 1)
@@ -109,7 +115,7 @@ test-images: bin/images/debian ## the images of both architectures
 # compute, so each target has no more packages at once than there are cores. What all need is fetched and built first, and what no time limit
 # waits for is nice to the others. What shares the kernel log runs one after the other. A failure ends no other target.
 CI := ci-test-node ci-test-packages ci-test-race ci-test-operators ci-test-slow ci-lint ci-test-images
-ci-test-node: THEN := test-kernel-log
+ci-test-node: THEN := test-kernel-log test-cgo
 ci-lint ci-test-images: NICE := nice
 .PHONY: ci $(CI)
 ci: test-components nft chromium bin/debian bin/images/debian
