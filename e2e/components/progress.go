@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -45,8 +46,14 @@ func (t task) compile(ctx context.Context, e *estimate) error {
 	return nil
 }
 
-// stale lists the packages that a task has to compile and the cost of each, by import path. It downloads the modules that are missing.
-func (t task) stale(ctx context.Context) (costs map[string]cost, err error) {
+// source is a package that has to be compiled.
+type source struct {
+	dir  string
+	cost cost
+}
+
+// stale lists the packages that a task has to compile, by import path. It downloads the modules that are missing.
+func (t task) stale(ctx context.Context) (packages map[string]source, err error) {
 	const format = `{{if .Stale}}{{.ImportPath}}{{"\t"}}{{.Dir}}{{range .GoFiles}}{{"\t"}}{{.}}{{end}}{{end}}`
 	list := []string{"list", "-deps", "-f", format}
 	if t.patched {
@@ -56,7 +63,7 @@ func (t task) stale(ctx context.Context) (costs map[string]cost, err error) {
 	if err != nil {
 		return nil, err
 	}
-	costs = map[string]cost{}
+	packages = map[string]source{}
 	for line := range strings.Lines(string(out)) {
 		fields := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
 		bytes := cost(perPackage)
@@ -66,9 +73,9 @@ func (t task) stale(ctx context.Context) (costs map[string]cost, err error) {
 				bytes += cost(info.Size())
 			}
 		}
-		costs[fields[0]] = bytes
+		packages[fields[0]] = source{dir: fields[1], cost: bytes}
 	}
-	return costs, nil
+	return packages, nil
 }
 
 // cost is how much there is to compile, in bytes of Go source.
@@ -85,8 +92,9 @@ const (
 type estimate struct {
 	out io.Writer
 	now func() time.Time
-	// packages has what each task has to compile, by [task.id], and left what of that is still to do: what two tasks share is done once.
-	packages        map[string][]string
+	// packages has what each task has to compile, by [task.id] and import path, and left what of that is still to do. Its keys are those of
+	// [task.key]: what two tasks share is done once.
+	packages        map[string]map[string]string
 	left            map[string]cost
 	total, done     cost
 	prior           time.Duration // the time of a byte until it has been measured
@@ -96,29 +104,31 @@ type estimate struct {
 // newEstimate reads what the tasks have to compile, and writes the names of the tasks and about how long they take.
 func newEstimate(ctx context.Context, out io.Writer, tasks []task) (*estimate, error) {
 	e := &estimate{
-		out: out, now: time.Now, packages: map[string][]string{}, left: map[string]cost{},
+		out: out, now: time.Now, packages: map[string]map[string]string{}, left: map[string]cost{},
 		prior: time.Duration(float64(perByte) * slowness() / float64(runtime.NumCPU())),
 	}
 	for _, t := range tasks {
-		costs, err := t.stale(ctx)
+		packages, err := t.stale(ctx)
 		if err != nil {
 			return nil, err
 		}
-		e.add(t, costs)
+		e.add(t, packages)
 	}
 	e.start(tasks)
 	return e, nil
 }
 
-func (e *estimate) add(t task, costs map[string]cost) {
-	for path, c := range costs {
-		key := t.key(path)
-		e.packages[t.id()] = append(e.packages[t.id()], key)
+func (e *estimate) add(t task, packages map[string]source) {
+	keys := map[string]string{}
+	for path, s := range packages {
+		key := t.key(s.dir)
+		keys[path] = key
 		if _, found := e.left[key]; !found {
-			e.left[key] = c
-			e.total += c
+			e.left[key] = s.cost
+			e.total += s.cost
 		}
 	}
+	e.packages[t.id()] = keys
 }
 
 // start writes the plan; it names no task that has nothing to compile.
@@ -139,14 +149,9 @@ func (e *estimate) start(tasks []task) {
 // id names a task among the others.
 func (t task) id() string { return t.name + " " + t.dir + " " + strings.Join(t.packages, " ") }
 
-// key names a compiled package: tasks of one folder share their packages, all share the standard library, whose paths have no dot in front.
-func (t task) key(path string) string {
-	dir := t.dir
-	if first, _, _ := strings.Cut(path, "/"); !strings.Contains(first, ".") {
-		dir = ""
-	}
-	return strings.Join(append(slices.Clone(t.env), dir, path), " ")
-}
+// key names a compiled package by the folder of its source, which names the module and its version: tasks share the standard library and
+// modules of one version. Two tasks that have different versions of what such a package imports compile it twice; that is not counted.
+func (t task) key(dir string) string { return strings.Join(append(slices.Clone(t.env), dir), " ") }
 
 func (e *estimate) printf(format string, args ...any) {
 	if e != nil {
@@ -162,11 +167,12 @@ func (e *estimate) compiled(t task, path string) (known bool) {
 	if e == nil {
 		return false
 	}
-	c, known := e.left[t.key(path)]
+	key := e.packages[t.id()][path]
+	c, known := e.left[key]
 	if !known {
 		return false
 	}
-	delete(e.left, t.key(path))
+	delete(e.left, key)
 	e.done += c
 	if now := e.now(); now.Sub(e.reported) >= reportEvery {
 		e.reported = now
@@ -212,17 +218,34 @@ func about(d time.Duration) string {
 //go:embed components.go
 var sample string
 
-// slowness reports how many times as long as the machine of [perByte] this machine takes to parse some Go source.
+// slowness reports how many times as long as the machine of [perByte] this machine takes to parse some Go source while all its cores do so.
+// Two cores of a virtual machine can be two threads of one real core, which together compute little more than one of them alone.
 func slowness() float64 {
+	fastest := make([]time.Duration, runtime.NumCPU())
+	var wait sync.WaitGroup
+	for core := range fastest {
+		wait.Go(func() { fastest[core] = parseTime() })
+	}
+	wait.Wait()
+	var sum time.Duration
+	for _, d := range fastest {
+		sum += d
+	}
+	return float64(sum) / float64(len(fastest)) / float64(len(sample)) / parsePerByte
+}
+
+// parseTime reports the shortest of many parses of the sample: a pause of the scheduler or of the garbage collector counts in none of them.
+func parseTime() time.Duration {
 	fastest := time.Duration(1 << 62)
-	for range 30 {
+	for range 100 {
 		begun := time.Now()
-		if _, err := parser.ParseFile(token.NewFileSet(), "", sample, parser.ParseComments); err != nil {
-			return 1
+		_, err := parser.ParseFile(token.NewFileSet(), "", sample, parser.ParseComments)
+		if err != nil {
+			panic(err)
 		}
 		fastest = min(fastest, time.Since(begun))
 	}
-	return float64(fastest) / float64(len(sample)) / parsePerByte
+	return fastest
 }
 
 // parsePerByte is the fastest of 30 parses there, in nanoseconds per byte.

@@ -28,11 +28,12 @@ func project(t *testing.T) (e *estimate, first, second task, out *bytes.Buffer, 
 	out = &bytes.Buffer{}
 	clock := time.Unix(0, 0)
 	e = &estimate{
-		out: out, now: func() time.Time { return clock }, packages: map[string][]string{}, left: map[string]cost{}, prior: 10 * time.Millisecond,
+		out: out, now: func() time.Time { return clock }, packages: map[string]map[string]string{}, left: map[string]cost{}, prior: 10 * time.Millisecond,
 	}
-	first, second = task{name: "kube", dir: "k", packages: []string{"."}}, task{name: "kwok", dir: "k", packages: []string{"kwok"}}
-	e.add(first, map[string]cost{"a": 1000, "x.org/b": 3000, "x.org/c": 6000})
-	e.add(second, map[string]cost{"x.org/b": 3000, "x.org/d": 2000})
+	first, second = task{name: "kube", dir: "k", packages: []string{"."}}, task{name: "kwok", dir: "w", packages: []string{"."}}
+	b := source{dir: "/mod/x.org@v1/b", cost: 3000}
+	e.add(first, map[string]source{"a": {"/go/a", 1000}, "x.org/b": b, "x.org/c": {"/mod/x.org@v1/c", 6000}})
+	e.add(second, map[string]source{"x.org/b": b, "x.org/d": {"/mod/x.org@v1/d", 2000}})
 	e.start([]task{first, second})
 	return e, first, second, out, func(d time.Duration) { clock = clock.Add(d) }
 }
@@ -95,7 +96,7 @@ func TestATaskThatAnotherProgramHasDoneIsNotLeft(t *testing.T) {
 func TestStaleIsWhatABuildCompiles(t *testing.T) {
 	root := repository(t, "require golang.org/x/sys v0.47.0\n")
 	tiny := task{env: []string{"CGO_ENABLED=0"}, dir: tiny.dir(root), flags: []string{"-trimpath", "-ldflags=-s -w -X=main.version=v0.47.0"}, packages: []string{"."}}
-	costs := func() map[string]cost {
+	costs := func() map[string]source {
 		t.Helper()
 		got, err := tiny.stale(t.Context())
 		if err != nil {
@@ -110,7 +111,7 @@ func TestStaleIsWhatABuildCompiles(t *testing.T) {
 		t.Error("os is cached")
 	}
 	tiny.flags = append(tiny.flags, "-gcflags=os=-N")
-	if got := costs(); got["os"] <= perPackage || got["example.com/tiny"] != perPackage+cost(len(tinyMain)) {
+	if got := costs(); got["os"].cost <= perPackage || got["example.com/tiny"].cost != perPackage+cost(len(tinyMain)) {
 		t.Errorf("os is to compile again, and what imports it; got %v", got)
 	}
 }
