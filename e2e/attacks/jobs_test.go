@@ -312,6 +312,31 @@ func TestAttack08LargePodsDoNotFillTheMemory(t *testing.T) {
 	}
 }
 
+// Thirty pods of a tenant whose labels have 0.6 MB each, on the node that fails and on the only one with room, made both too
+// large to judge: no job was restarted.
+func TestAttack08PodsWithManyLabelsHoldUpNoOther(t *testing.T) {
+	s := newScene(t, "attack08d", 2, nil)
+	mallory := s.tenant("mallory08d")
+	job, here := s.job(s.tenant("team08d"), "team08d", "train")
+	labels := map[string]string{}
+	for i := range 3500 {
+		labels[fmt.Sprintf("%s.example.com/%s-%d", strings.Repeat("l", 60), strings.Repeat("n", 50), i)] = strings.Repeat("v", 63)
+	}
+	for _, node := range s.nodes {
+		for i := range 30 {
+			if err := mallory.Create(t.Context(), &corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "mallory08d", Name: fmt.Sprintf("large-%s-%d", node, i), Labels: labels},
+				Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "c", Image: "none"}}},
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	s.remediator(s.policy(restartXid))
+	s.report(here, corev1.ConditionTrue, lost)
+	s.restarted(batchv1.SchemeGroupVersion.WithKind("Job"), client.ObjectKeyFromObject(job))
+}
+
 var heapLine = regexp.MustCompile(`(?m)^go_memstats_heap_alloc_bytes (\S+)$`)
 
 // heap is how many bytes the heap of the remediator has, as its metrics say.

@@ -56,14 +56,15 @@ func (a *admission) startRestart(ctx context.Context, t restart.Trigger, kind ki
 		}
 	}
 	now = a.clock.Now()
+	var claims []capacity.Claim
 	moving := 0
 	failed, delayed := restart.FirstFailed(ratelimit.Evaluate(t, job.Object.GetNamespace(), rec, others, limits, now))
 	if !delayed && limits.CheckCapacity {
-		search, err := a.searchRoom(ctx, t, job, onNode, ratelimit.ClaimedRanks(others), now)
+		search, err := a.searchRoom(ctx, t, job, onNode, ratelimit.Claims(t, others), now)
 		if err != nil {
 			return 0, err
 		}
-		moving = search.Moving
+		moving, claims = search.Moving, search.Claims()
 		failed, delayed = restart.FirstFailed([]restart.Precondition{search.Result()})
 	}
 	if delayed {
@@ -73,15 +74,15 @@ func (a *admission) startRestart(ctx context.Context, t restart.Trigger, kind ki
 		return failed.RetryAfter, nil
 	}
 	rec = rec.With(t, moving, now)
-	a.memory.take(requestOf(job), place{job.Object.GetUID(), now, moving, t.Kind == restart.NodeQuarantined})
+	a.memory.take(requestOf(job), place{job.Object.GetUID(), now, moving, claims, t.Kind == restart.NodeQuarantined})
 	if t.CheckpointGrace > 0 {
 		return 0, a.announce(ctx, kind, job, rec, now.Add(t.CheckpointGrace))
 	}
 	return 0, a.stop(ctx, kind, job, rec, onNode, rec.Current.Quarantines)
 }
 
-// searchRoom searches room for those ranks of a job that have to move, claimed being those of other jobs.
-func (a *admission) searchRoom(ctx context.Context, t restart.Trigger, job restart.Job, onNode []corev1.Pod, claimed int,
+// searchRoom searches room for those ranks of a job that have to move, others being what other jobs need.
+func (a *admission) searchRoom(ctx context.Context, t restart.Trigger, job restart.Job, onNode []corev1.Pod, others []capacity.Claim,
 	now time.Time) (*capacity.Search, error) {
 	ranks, err := a.pods.OfGangs(ctx, job, onNode)
 	if err != nil {
@@ -92,5 +93,5 @@ func (a *admission) searchRoom(ctx context.Context, t restart.Trigger, job resta
 	if err := a.client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list nodes: %w", err)
 	}
-	return room.Search(ctx, a.apiReader, t, ranks, list.Items, claimed, now)
+	return room.Search(ctx, a.apiReader, t, ranks, list.Items, others, now)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -20,6 +21,8 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/report"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
+	"github.com/pitcrew-dev/pitcrew/remediator/restart/ratelimit"
+	"github.com/pitcrew-dev/pitcrew/remediator/slim"
 )
 
 // RestartJobsOnNode starts the restart of every opted-in job that has an active pod on the quarantined node, or one that holds a
@@ -44,7 +47,7 @@ func (c *Controller) RestartJobsOnNode(ctx context.Context, t restart.Trigger) (
 		waiting.Add(t.ID, report.UnknownJob)
 		return 0, err
 	}
-	for _, on := range found {
+	for _, on := range ratelimit.InTurns(slices.Collect(maps.Values(found)), func(w *workloadOnNode) string { return w.Namespace }) {
 		wait, err := c.admission.restartOnNode(ctx, t, *on)
 		errs = append(errs, err)
 		if wait > 0 && (after == 0 || wait < after) {
@@ -73,14 +76,13 @@ type workloadKey struct {
 
 // workloadsOn finds the workloads with pods on the node of a trigger. errs are about single pods.
 func (c *Controller) workloadsOn(ctx context.Context, t restart.Trigger) (all map[workloadKey]*workloadOnNode, errs []error, err error) {
-	// No resourceVersion: the answer is at least as new as the taint.
-	var pods corev1.PodList
-	if err := c.apiReader.List(ctx, &pods, client.MatchingFields{"spec.nodeName": t.Node}); err != nil {
-		return nil, nil, fmt.Errorf("list the pods on node %s: %w", t.Node, err)
-	}
-	active, err := c.activeOn(ctx, t.Node, pods.Items)
+	active, leftOut, err := c.admission.pods.OnNode(ctx, t.Node, c.admission.client)
 	if err != nil {
 		return nil, nil, err
+	}
+	if len(leftOut) > 0 { // no error, which would have the list read again at once
+		log.FromContext(ctx).Error(slim.ErrTooLarge, "No job of some namespaces is restarted: their pods on the node", "namespaces", leftOut)
+		c.reporter.Waiting.Add(t.ID, report.UnknownJob)
 	}
 	resolver := kinds.NewOwnerResolver(c.apiReader, c.settings.kinds())
 	all = map[workloadKey]*workloadOnNode{}
@@ -122,18 +124,6 @@ func (a *admission) restartOnNode(ctx context.Context, t restart.Trigger, on wor
 		return 0, errors.Join(on.unread, a.reportUnread(ctx, t, on.Workload, on.unread))
 	}
 	return 0, a.reportForeign(ctx, t, on.Workload, on.foreign)
-}
-
-// activeOn keeps the active pods of a node, see [restart.ActiveOn]. It needs the node, which the cache has, only if one is being deleted.
-func (c *Controller) activeOn(ctx context.Context, name string, pods []corev1.Pod) ([]corev1.Pod, error) {
-	var node *corev1.Node
-	if slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil }) {
-		var err error
-		if node, err = podreader.GetNode(ctx, c.admission.client, name); err != nil {
-			return nil, err
-		}
-	}
-	return slices.DeleteFunc(pods, func(p corev1.Pod) bool { return !restart.ActiveOn(&p, node) }), nil
 }
 
 // reportForeign reports a pod on the node that names the job as its owner and is none of its pods. It is no reason to restart the job.
@@ -220,7 +210,7 @@ func (a *admission) reportUnsupported(ctx context.Context, t restart.Trigger, w 
 	blocked := restart.Blocked{Reason: "UnknownOwner", Text: fmt.Sprintf(
 		"it is controlled by %s %s, which cannot be restarted as a whole", w.Unsupported.Kind, w.Unsupported.Name)}
 	a.reporter.Waiting.Add(t.ID, waitingFor(w, onNode, blocked.Reason))
-	a.reporter.BlockedUnder(restart.CauseOf(t), report.ObjectOfOwner(w.Namespace, *w.Unsupported), w.Unsupported.Kind, report.OtherKind,
+	a.reporter.BlockedUnder(restart.CauseOf(t), report.ObjectOfOwner(*w.Unsupported, &onNode[0]), w.Unsupported.Kind, report.OtherKind,
 		blocked)
 	return nil
 }

@@ -129,8 +129,12 @@ func TestWhatARecordSaysTakesAPlaceOnlyIfANodeConfirmsIt(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if len(others) != test.places || ratelimit.ClaimedRanks(others) != test.claims {
-				t.Errorf("%d places, %d ranks: %+v", len(others), ratelimit.ClaimedRanks(others), others)
+			claimed := 0
+			for _, c := range ratelimit.Claims(restart.Trigger{Kind: restart.NodeQuarantined}, others) {
+				claimed += c.Ranks
+			}
+			if len(others) != test.places || claimed != test.claims {
+				t.Errorf("%d places, %d ranks: %+v", len(others), claimed, others)
 			}
 			// Whatever its times say, it ends.
 			now.SetTime(noon.Add(restart.DefaultStopTimeout + restart.DefaultStartTimeout + time.Second))

@@ -12,6 +12,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
 	"github.com/pitcrew-dev/pitcrew/remediator/latekinds"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
+	"github.com/pitcrew-dev/pitcrew/remediator/restart/capacity"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart/ratelimit"
 )
 
@@ -70,14 +71,14 @@ func (a *admission) others(ctx context.Context, self request) ([]ratelimit.Other
 			if !confirmed {
 				continue
 			}
-			taken = &place{cur.job, now, a.movable(ctx, req, cur), nodeFault}
+			taken = &place{cur.job, now, a.movable(ctx, req, cur), nil, nodeFault}
 			a.memory.take(req, *taken)
 		}
 		if now.Sub(taken.since) > a.longest() {
 			continue
 		}
 		cur.Moving = min(max(cur.Moving, 0), taken.moving)
-		others = append(others, ratelimit.Other{Restart: cur.Restart, Namespace: req.Namespace, NodeFault: taken.nodeFault})
+		others = append(others, ratelimit.Other{Restart: cur.Restart, Namespace: req.Namespace, NodeFault: taken.nodeFault, Claims: taken.claims})
 	}
 	return others, nil
 }
@@ -136,8 +137,9 @@ type place struct {
 	job types.UID
 	// since is when this process first knew of the restart. No record can change that.
 	since time.Time
-	// moving bounds [restart.Restart.Moving].
+	// moving bounds [restart.Restart.Moving]. claims are what these ranks need; nil: this process has not begun the restart.
 	moving int
+	claims []capacity.Claim
 	// nodeFault is [ratelimit.Other.NodeFault].
 	nodeFault bool
 }

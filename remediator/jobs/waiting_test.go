@@ -203,6 +203,21 @@ func TestAnErrorIsNamedUntilTheNextLook(t *testing.T) {
 	}
 }
 
+// Too many pods of a namespace are no error, after which they would be listed again at once: that is what a tenant could want.
+func TestPodsThatAreNotJudgedAreLookedAtLater(t *testing.T) {
+	var pods []*corev1.Pod
+	for i := range 600 {
+		pod := ownedBy("Tool", "x")
+		pod.Namespace, pod.Name = "mallory", fmt.Sprint("worker-", i)
+		pods = append(pods, pod)
+	}
+	c, q, named := onNodeA(t, interceptor.Funcs{}, pods)
+	after, err := c.RestartJobsOnNode(t.Context(), q)
+	if got := named(); after != report.LookSoon || err != nil || !slices.Equal(got, []string{" / Error"}) {
+		t.Errorf("again after %s: %v; %q", after, err, got)
+	}
+}
+
 // Each look lists the pods of the node, and a job may be left alone for weeks.
 func TestANodeIsLookedAtLessOftenLater(t *testing.T) {
 	pod := ownedBy("Tool", "x")

@@ -104,7 +104,7 @@ func (r *Reader) List(ctx context.Context, list client.ObjectList, opts ...clien
 	case *unstructured.UnstructuredList:
 		return r.readUnstructured(ctx, ask, kind, l)
 	case *corev1.PodList:
-		return read(ctx, r, ask, &l.ListMeta, &l.Items, func(p *corev1.Pod) int { slimPod(p); return p.Size() })
+		return readPods(ctx, r, ask, l)
 	case *batchv1.JobList:
 		return read(ctx, r, ask, &l.ListMeta, &l.Items, func(j *batchv1.Job) int { slimJob(j); return j.Size() })
 	case *resourceapi.ResourceSliceList:
@@ -263,15 +263,6 @@ func (l *limited) Read(p []byte) (int, error) {
 	n, err := l.from.Read(p[:min(len(p), l.left)])
 	l.left -= n
 	return n, err //nolint:wrapcheck // a reader's error
-}
-
-// slimPod drops what no decision needs: how the containers run, and their volumes.
-func slimPod(p *corev1.Pod) {
-	slimMeta(&p.ObjectMeta)
-	p.Spec.Volumes = nil
-	slimContainers(p.Spec.InitContainers)
-	slimContainers(p.Spec.Containers)
-	p.Spec.EphemeralContainers = nil
 }
 
 // slimJob drops how the pods of a Job run.

@@ -70,7 +70,10 @@ func pod(env string) *corev1.Pod {
 			InitContainers: []corev1.Container{{Name: "init", Command: []string{"c"}}},
 			Containers: []corev1.Container{{
 				Name: "main", Args: []string{"a"}, Env: []corev1.EnvVar{{Name: "E", Value: env}},
-				Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")}},
+				Resources: corev1.ResourceRequirements{
+					Requests: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")},
+					Limits:   corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")},
+				},
 			}},
 		},
 		Status: corev1.PodStatus{Phase: corev1.PodRunning},
@@ -150,20 +153,30 @@ func TestLargePodsCostLittle(t *testing.T) {
 }
 
 func TestAListThatIsTooLargeIsAnErrorThatNamesIt(t *testing.T) {
-	for name, item := range map[string]func() any{
-		"to keep": func() any { // in a place that decisions need
+	for name, item := range map[string]struct {
+		n   int
+		pod func() *corev1.Pod
+	}{
+		"to keep": {600, func() *corev1.Pod { // in a place that decisions need
 			p := pod("")
-			p.Spec.NodeSelector = map[string]string{"k": strings.Repeat("v", 1_000_000)}
+			p.Spec.NodeSelector = map[string]string{"k": strings.Repeat("v", 30_000)}
 			return p
-		},
-		"to read": func() any { return pod(strings.Repeat("e", 1<<20)) },
+		}},
+		"to keep, for what they take": {40, func() *corev1.Pod {
+			p := pod("")
+			for i := range 4000 {
+				p.Spec.Containers[0].Resources.Requests[corev1.ResourceName(fmt.Sprintf("a.example/%s-%d", strings.Repeat("r", 200), i))] = resource.MustParse("1")
+			}
+			return p
+		}},
+		"to read": {40, func() *corev1.Pod { return pod(strings.Repeat("e", 1<<20)) }},
 	} {
 		r := served(t, func(w http.ResponseWriter, _ *http.Request) {
-			one, err := json.Marshal(item())
+			one, err := json.Marshal(item.pod())
 			if err != nil {
 				t.Error(err)
 			}
-			list(w, 40, func(int) any { return one })
+			list(w, item.n, func(int) any { return one })
 		})
 		r.ReadAtMost(39 << 20)
 		var got corev1.PodList

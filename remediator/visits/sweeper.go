@@ -3,6 +3,7 @@ package visits
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -23,6 +24,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/repair"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/sweep"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
+	"github.com/pitcrew-dev/pitcrew/remediator/slim"
 )
 
 const (
@@ -199,11 +201,14 @@ func (s *sweeper) countYield(n *corev1.Node, namespace string) {
 // pending lists the pods that wait for a node and an accelerator.
 func (s *sweeper) pending(ctx context.Context) ([]corev1.Pod, error) {
 	var pods corev1.PodList
-	if err := s.controller.apiReader.List(ctx, &pods, &client.ListOptions{
-		FieldSelector: fields.SelectorFromSet(fields.Set{"spec.nodeName": "", "status.phase": string(corev1.PodPending)}),
-		Raw:           &metav1.ListOptions{ResourceVersion: "0"}, // from the API server's cache
-	}); err != nil {
+	leftOut, err := slim.ListPods(ctx, s.controller.apiReader, &pods,
+		fields.SelectorFromSet(fields.Set{"spec.nodeName": "", "status.phase": string(corev1.PodPending)}),
+		&client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: "0"}}) // from the API server's cache
+	if err != nil {
 		return nil, fmt.Errorf("list the pods that wait for a node: %w", err)
+	}
+	if len(leftOut) > 0 {
+		ctrl.LoggerFrom(ctx).Info("Sweeps do not yield to pods of these namespaces: too many or too large ones wait", "namespaces", leftOut)
 	}
 	now := s.controller.clock.Now()
 	waits := func(pod corev1.Pod) bool { return sweep.HoldsAccelerator(&pod) && sweep.HasScheduler(&pod, now) }
@@ -307,10 +312,16 @@ func (s *sweeper) overrule(ctx context.Context, start sweep.Start, n *corev1.Nod
 	return nil
 }
 
-// busy reports whether a pod on the node has an accelerator.
+// busy reports whether a pod on the node has an accelerator. A node whose pods are too many or too large to judge may have such a pod: it
+// counts as busy, and holds up no check of other nodes.
 func (s *sweeper) busy(ctx context.Context, node string) (bool, error) {
 	var pods corev1.PodList
-	if err := s.controller.apiReader.List(ctx, &pods, client.MatchingFields{"spec.nodeName": node}); err != nil {
+	err := s.controller.apiReader.List(ctx, &pods, client.MatchingFields{"spec.nodeName": node})
+	if errors.Is(err, slim.ErrTooLarge) {
+		ctrl.LoggerFrom(ctx).Error(err, "A node counts as busy for sweeps", "node", node)
+		return true, nil
+	}
+	if err != nil {
 		return false, fmt.Errorf("list the pods on node %s: %w", node, err)
 	}
 	for i := range pods.Items {

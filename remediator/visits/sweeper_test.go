@@ -21,6 +21,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/sweep"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
+	"github.com/pitcrew-dev/pitcrew/remediator/slim"
 )
 
 // cachedNodes is a cache with nodes and nothing else.
@@ -124,6 +125,55 @@ func (w waitingPods) List(_ context.Context, list client.ObjectList, options ...
 		list.(*corev1.PodList).Items = w.there()
 	}
 	return nil
+}
+
+// largeLists has lists of pods that are too large to judge: that of the pods that wait, and that of one node.
+type largeLists struct{ waitingPods }
+
+func (l largeLists) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+	selector := (&client.ListOptions{}).ApplyOptions(options).FieldSelector.String()
+	if strings.Contains(selector, "n00") {
+		return fmt.Errorf("the pods of node n00: %w", slim.ErrTooLarge)
+	}
+	return l.waitingPods.List(ctx, list, options...)
+}
+
+// Whoever may create pods can send so many or so large ones to a node that they cannot be judged. Then that node is not swept, and all
+// others are.
+func TestANodeWhosePodsAreTooLargeKeepsNoOtherWaiting(t *testing.T) {
+	p, err := policy.Parse(fmt.Appendf(nil, weekPolicy, weekEvery, 50))
+	if err != nil {
+		t.Fatal(err)
+	}
+	clock := clocktesting.NewFakePassiveClock(time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC))
+	nodes := readyNodes(3, clock.Now().Add(-2*weekEvery))
+	c := &Controller{policy: policy.Fixed(p), client: cachedNodes{nodes: nodes}, pending: newWrites(), records: newRecords(), clock: clock}
+	c.apiReader = largeLists{waitingPods{pods: func() []corev1.Pod { return nil }}}
+	swept := map[string]bool{}
+	s := newSweeper(c, func(_ context.Context, name string) { swept[name] = true }, 0)
+	for range 24 * 60 {
+		clock.SetTime(clock.Now().Add(time.Minute))
+		if err := s.tick(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if swept["n00"] || !swept["n01"] || !swept["n02"] {
+		t.Errorf("swept: %v", swept)
+	}
+}
+
+// readyNodes are idle nodes n00 and so on with accelerators.
+func readyNodes(n int, created time.Time) (nodes []corev1.Node) {
+	for i := range n {
+		nodes = append(nodes, corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("n%02d", i), UID: types.UID(fmt.Sprint(i)), CreationTimestamp: metav1.NewTime(created)},
+			Status: corev1.NodeStatus{
+				Allocatable: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")},
+				Conditions:  []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
+			},
+		})
+	}
+	return nodes
 }
 
 // TestOneNodeKeepsNoOtherWaiting has, of 20 nodes that are late, some that cannot be checked, for a day. One check is made at a time.

@@ -196,7 +196,7 @@ func (f *jobFacts) observe(
 	}
 	if f.policy.Restart.CheckCapacity {
 		f.capacity = func(q restart.Trigger, ranks []corev1.Pod) (restart.Precondition, error) {
-			search, err := room.Search(ctx, api, q, ranks, nodes.Items, ratelimit.ClaimedRanks(f.others), f.now)
+			search, err := room.Search(ctx, api, q, ranks, nodes.Items, ratelimit.Claims(q, f.others), f.now)
 			if err != nil {
 				return restart.Precondition{}, err
 			}

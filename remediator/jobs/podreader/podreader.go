@@ -19,6 +19,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
+	"github.com/pitcrew-dev/pitcrew/remediator/slim"
 )
 
 // Active selects pods that have not ended, those that are being deleted included.
@@ -37,6 +38,41 @@ type Reader struct {
 
 // MaxNodes is how many nodes of a restart are read one by one; of more, all pods of the job are listed at once.
 const MaxNodes = 8
+
+// maxOnNode is how many active pods of a namespace on one node are judged. No kubelet runs as many, but anyone who may create pods can send
+// more to a node that does not answer.
+const maxOnNode = 512
+
+// OnNode lists the active pods on a node, see [restart.ActiveOn]; cached has the node. leftOut are namespaces whose pods there are too
+// many or too large to judge.
+func (r Reader) OnNode(ctx context.Context, name string, cached client.Reader) (active []corev1.Pod, leftOut []string, err error) {
+	var pods corev1.PodList
+	// No resourceVersion: the answer is at least as new as the taint.
+	leftOut, err = slim.ListPods(ctx, r.API, &pods, fields.OneTermEqualSelector("spec.nodeName", name))
+	if err != nil {
+		return nil, nil, fmt.Errorf("list the pods on node %s: %w", name, err)
+	}
+	var node *corev1.Node // it is only needed if a pod is being deleted
+	if slices.ContainsFunc(pods.Items, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil }) {
+		if node, err = GetNode(ctx, cached, name); err != nil {
+			return nil, nil, err
+		}
+	}
+	of := map[string]int{}
+	active = slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool {
+		if !restart.ActiveOn(&p, node) {
+			return true
+		}
+		of[p.Namespace]++
+		return false
+	})
+	for _, namespace := range slices.Sorted(maps.Keys(of)) {
+		if of[namespace] > maxOnNode {
+			leftOut = append(leftOut, namespace)
+		}
+	}
+	return slices.DeleteFunc(active, func(p corev1.Pod) bool { return of[p.Namespace] > maxOnNode }), leftOut, nil
+}
 
 // own keeps those pods that belong to the job, see [kinds.OwnerResolver.Owns].
 func own[P any, PT interface {

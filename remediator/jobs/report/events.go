@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/lru"
@@ -271,9 +272,17 @@ func ObjectOf(job restart.Job) client.Object {
 	return object
 }
 
-// ObjectOfOwner stands for an owner in Events, without reading it.
-func ObjectOfOwner(namespace string, owner metav1.OwnerReference) client.Object {
-	object := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: owner.Name, UID: owner.UID}}
+// maxUID is the longest UID of an object, in bytes.
+const maxUID = 36
+
+// ObjectOfOwner stands for an owner of a pod in Events, without reading it. The API server does not check what a pod says about its owner,
+// and takes no Event about a name that is none; and of what was reported the UID is kept. Then the Event is about the pod.
+func ObjectOfOwner(owner metav1.OwnerReference, pod *corev1.Pod) client.Object {
+	isName := len(validation.IsDNS1123Subdomain(owner.Name)) == 0 && len(validation.IsDNS1123Label(strings.ToLower(owner.Kind))) == 0
+	if !isName || len(owner.UID) > maxUID || len(owner.APIVersion) > validation.DNS1123SubdomainMaxLength {
+		return pod
+	}
+	object := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: owner.Name, UID: owner.UID}}
 	object.APIVersion, object.Kind = owner.APIVersion, owner.Kind
 	return object
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -277,5 +278,28 @@ func TestLossesAreCountedByTheirFirstCause(t *testing.T) {
 	}
 	if got := cause(restart.Restart{}); got != "other" {
 		t.Errorf("without a cause: %s", got)
+	}
+}
+
+// Whoever may create pods writes anything of any length as their owner.
+func TestAnEventIsAboutAnOwnerThatMayExist(t *testing.T) {
+	long := strings.Repeat("x", 300)
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "worker", UID: "pod-uid"}}
+	for name, test := range map[string]struct {
+		owner metav1.OwnerReference
+		isPod bool
+	}{
+		"an owner":       {metav1.OwnerReference{APIVersion: "example.com/v1", Kind: "TrainTool", Name: "train.v1", UID: "8d8f5d0e-7d3a-4c0c-9d3b-0a4f5f0c5a11"}, false},
+		"a long name":    {metav1.OwnerReference{APIVersion: "example.com/v1", Kind: "Tool", Name: long, UID: "u"}, true},
+		"a line feed":    {metav1.OwnerReference{APIVersion: "example.com/v1", Kind: "Tool", Name: "a\nb", UID: "u"}, true},
+		"no name":        {metav1.OwnerReference{APIVersion: "example.com/v1", Kind: "Tool", UID: "u"}, true},
+		"a kind to read": {metav1.OwnerReference{APIVersion: "example.com/v1", Kind: "Tool \u202e", Name: "a", UID: "u"}, true},
+		"a long UID":     {metav1.OwnerReference{APIVersion: "example.com/v1", Kind: "Tool", Name: "a", UID: types.UID(long)}, true},
+		"a long version": {metav1.OwnerReference{APIVersion: long, Kind: "Tool", Name: "a", UID: "u"}, true},
+	} {
+		got := ObjectOfOwner(test.owner, pod)
+		if isPod := got.GetUID() == pod.UID; isPod != test.isPod || got.GetNamespace() != "team" {
+			t.Errorf("%s: %+v", name, got)
+		}
 	}
 }

@@ -3,6 +3,7 @@ package room
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -11,19 +12,22 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart/capacity"
+	"github.com/pitcrew-dev/pitcrew/remediator/slim"
 )
 
-// Search searches room for those ranks of a job that have to move, claimed being how many ranks of other jobs need room, too.
+// Search searches room for those ranks of a job that have to move, others being what other jobs need, too. A node whose pods are too many or too large to judge has none: whoever may create pods can bring that about, and must not hold up the restart.
 func Search(
-	ctx context.Context, api client.Reader, t restart.Trigger, ranks []corev1.Pod, nodes []corev1.Node, claimed int, now time.Time,
+	ctx context.Context, api client.Reader, t restart.Trigger, ranks []corev1.Pod, nodes []corev1.Node, others []capacity.Claim, now time.Time,
 ) (*capacity.Search, error) {
-	search := capacity.New(t, ranks, nodes, claimed, now)
+	search := capacity.New(t, ranks, nodes, others, now)
 	for node := range search.Nodes() {
 		var there corev1.PodList
-		if err := api.List(ctx, &there, client.MatchingFields{"spec.nodeName": node.Name}); err != nil {
+		switch err := api.List(ctx, &there, client.MatchingFields{"spec.nodeName": node.Name}); {
+		case err == nil:
+			search.Place(node, there.Items)
+		case !errors.Is(err, slim.ErrTooLarge):
 			return nil, fmt.Errorf("list the pods on node %s: %w", node.Name, err)
 		}
-		search.Place(node, there.Items)
 	}
 	return search, nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-logr/logr" //nolint:depguard // the scheduler's functions take a logger; they get one that discards
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	quantity "k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -26,6 +27,8 @@ const (
 	Retry = 10 * time.Second
 	// maxSearched bounds the nodes whose pods are read in one search; the next search goes on behind them.
 	maxSearched = 200
+	// maxClaims bounds what is told apart of the ranks of one job.
+	maxClaims = 16
 )
 
 var onePod = *quantity.NewQuantity(1, quantity.DecimalSI)
@@ -44,32 +47,82 @@ type Search struct {
 	bad    string // the node that takes no rank; empty: none
 	first  int
 	moving sets.Set[types.NamespacedName]
-	// like stands for the ranks of other jobs. What those need is not known; they count like the first of this job.
-	like   *corev1.Pod
-	left   []corev1.Pod // ranks of the job without room so far
-	others int          // the same of other jobs
-	// claimed is others at the beginning.
+	own    []corev1.Pod // ranks that have to move
+	left   []corev1.Pod // those without room so far
+	others []Claim      // the same of other jobs
+	// claimed is how many ranks others have at the beginning.
 	claimed  int
 	searched int
 }
 
-// New begins a search for the ranks of a job, claimed being how many ranks of other jobs need room, too. In a
-// large cluster it begins at another node every Retry.
-func New(t restart.Trigger, ranks []corev1.Pod, nodes []corev1.Node, claimed int, now time.Time) *Search {
+// Claim is the room that the restart of another job needs.
+type Claim struct {
+	// Ranks is how many have to move.
+	Ranks int
+	// Like is one of them; nil: what they need is not known, and they count like the first of this job.
+	Like *corev1.Pod
+}
+
+// New begins a search for the ranks of a job; others are what other jobs need, too. In a large cluster it begins at another node every
+// Retry.
+func New(t restart.Trigger, ranks []corev1.Pod, nodes []corev1.Node, others []Claim, now time.Time) *Search {
 	s := &Search{
-		nodes: nodes, others: claimed, claimed: claimed, moving: sets.New[types.NamespacedName](),
+		nodes: nodes, moving: sets.New[types.NamespacedName](),
 		first: int(now.Unix()/int64(Retry/time.Second)) * maxSearched,
 	}
 	if t.IsNode() { // what the caller knows of the node may be older than the taint
 		s.bad = t.Node
 	}
-	s.left = podsToMove(ranks, nodes, s.bad)
-	for i := range s.left {
-		s.like = &s.left[0]
-		s.moving.Insert(keyOf(&s.left[i]))
+	s.own = podsToMove(ranks, nodes, s.bad)
+	s.left, s.Moving = s.own, len(s.own)
+	for i := range s.own {
+		s.moving.Insert(keyOf(&s.own[i]))
 	}
-	s.Moving = len(s.left)
+	s.others = slices.DeleteFunc(slices.Clone(others), func(c Claim) bool { return !s.competes(c) })
+	for i := range s.others {
+		if s.others[i].Like == nil {
+			s.others[i].Like = &s.own[0]
+		}
+	}
+	s.claimed = count(s.others)
 	return s
+}
+
+// competes reports whether a claim is for nodes that take ranks of this job, too, if any has to move.
+func (s *Search) competes(c Claim) bool {
+	if s.Moving == 0 || c.Like == nil {
+		return s.Moving > 0
+	}
+	return slices.ContainsFunc(s.nodes, func(n corev1.Node) bool {
+		return n.Name != s.bad && schedulable(&n, &s.own[0]) && schedulable(&n, c.Like)
+	})
+}
+
+func count(claims []Claim) (ranks int) {
+	for _, c := range claims {
+		ranks += c.Ranks
+	}
+	return ranks
+}
+
+// Claims is what the job itself needs: its ranks, by what they request. Whoever writes jobs could have many small ranks count like a large
+// one of another job.
+func (s *Search) Claims() (claims []Claim) {
+	for i := range s.own {
+		p := &s.own[i]
+		is := func(c Claim) bool { return equality.Semantic.DeepEqual(needs(c.Like), needs(p)) }
+		switch at := slices.IndexFunc(claims, is); {
+		case at >= 0:
+			claims[at].Ranks++
+		case len(claims) < maxClaims:
+			claims = append(claims, Claim{1, &corev1.Pod{
+				Spec: p.Spec, Status: corev1.PodStatus{ExtendedResourceClaimStatus: p.Status.ExtendedResourceClaimStatus},
+			}})
+		default:
+			claims[0].Ranks++
+		}
+	}
+	return claims
 }
 
 func keyOf(p *corev1.Pod) types.NamespacedName {
@@ -85,7 +138,8 @@ func (s *Search) Nodes() iter.Seq[*corev1.Node] {
 			}
 			node := &s.nodes[(s.first+i)%len(s.nodes)]
 			takes := func(p corev1.Pod) bool { return schedulable(node, &p) }
-			if node.Name == s.bad || !slices.ContainsFunc(s.left, takes) && (s.others == 0 || !takes(*s.like)) {
+			claims := func(c Claim) bool { return c.Ranks > 0 && takes(*c.Like) }
+			if node.Name == s.bad || !slices.ContainsFunc(s.left, takes) && !slices.ContainsFunc(s.others, claims) {
 				continue
 			}
 			s.searched++
@@ -99,12 +153,12 @@ func (s *Search) Nodes() iter.Seq[*corev1.Node] {
 // Place puts those ranks on a node for which it has room beside the pods that are there.
 func (s *Search) Place(node *corev1.Node, there []corev1.Pod) {
 	staying := slices.DeleteFunc(slices.Clone(there), func(p corev1.Pod) bool { return s.moving.Has(keyOf(&p)) })
-	s.left, s.others = place(s.left, s.like, s.others, node, staying)
+	s.left, s.others = place(s.left, &s.own[0], s.others, node, staying)
 }
 
 // found reports whether all have room. Who moves nothing needs none, whatever others claim.
 func (s *Search) found() bool {
-	return s.Moving == 0 || len(s.left) == 0 && s.others == 0
+	return s.Moving == 0 || len(s.left) == 0 && count(s.others) == 0
 }
 
 // Result is the precondition that there is room for all.
@@ -115,7 +169,7 @@ func (s *Search) Result() restart.Precondition {
 	text := fmt.Sprintf("%d of its ranks must move; found room for %d on the %d nodes where they can be scheduled",
 		s.Moving, s.Moving-len(s.left), s.searched)
 	if s.claimed > 0 {
-		text += fmt.Sprintf(", where the restarts of other jobs need room for %d and found it for %d", s.claimed, s.claimed-s.others)
+		text += fmt.Sprintf(", where the restarts of other jobs need room for %d and found it for %d", s.claimed, s.claimed-count(s.others))
 	}
 	return restart.Precondition{Name: restart.Capacity, Reason: "Capacity", Text: text, RetryAfter: Retry}
 }
@@ -161,12 +215,12 @@ func Fits(node *corev1.Node, pod *corev1.Pod) bool {
 	return schedulable(node, pod) && fits(needs(pod), node.Status.Allocatable)
 }
 
-// place takes those of the wanted pods away for which a node, with the pods that are there, has room, and then so many more pods like one
-// of them.
-func place(wanted []corev1.Pod, like *corev1.Pod, more int, node *corev1.Node, there []corev1.Pod) (left []corev1.Pod, moreLeft int) {
+// place takes those of the wanted pods away for which a node, with the pods that are there, has room, and then those of the claims. first
+// is one of the job, which may preempt others.
+func place(wanted []corev1.Pod, first *corev1.Pod, claims []Claim, node *corev1.Node, there []corev1.Pod) ([]corev1.Pod, []Claim) {
 	free := node.Status.Allocatable.DeepCopy()
 	for i := range there {
-		if p := &there[i]; !restart.PodFinished(p) && !preempts(like, p) {
+		if p := &there[i]; !restart.PodFinished(p) && !preempts(first, p) {
 			take(free, needs(p))
 		}
 	}
@@ -179,11 +233,13 @@ func place(wanted []corev1.Pod, like *corev1.Pod, more int, node *corev1.Node, t
 		take(free, need)
 		return true
 	}
-	left = slices.DeleteFunc(slices.Clone(wanted), placed)
-	for more > 0 && placed(*like) {
-		more--
+	left, claims := slices.DeleteFunc(slices.Clone(wanted), placed), slices.Clone(claims)
+	for i := range claims {
+		for claims[i].Ranks > 0 && placed(*claims[i].Like) {
+			claims[i].Ranks--
+		}
 	}
-	return left, more
+	return left, claims
 }
 
 // forgetClaimed removes from what a pod needs the extended resources that it has got by a resource claim, unless the node has them without.

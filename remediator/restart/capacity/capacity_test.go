@@ -2,6 +2,7 @@ package capacity
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -136,9 +137,9 @@ func TestPlace(t *testing.T) {
 			if len(test.wanted) > 0 {
 				like = &test.wanted[0]
 			}
-			left, still := place(test.wanted, like, test.others, &node, test.there)
-			if diff := cmp.Diff(test.left, podNames(left)); diff != "" || still != test.still {
-				t.Errorf("of others %d, want %d; %s", still, test.still, diff)
+			left, still := place(test.wanted, like, []Claim{{test.others, like}}, &node, test.there)
+			if diff := cmp.Diff(test.left, podNames(left)); diff != "" || count(still) != test.still {
+				t.Errorf("of others %d, want %d; %s", count(still), test.still, diff)
 			}
 			if diff := cmp.Diff(before, &node); diff != "" {
 				t.Errorf("the cached node was changed: %s", diff)
@@ -151,7 +152,7 @@ func TestPlace(t *testing.T) {
 func TestANodeThatIsQuarantinedTakesNoRank(t *testing.T) {
 	nodes := []corev1.Node{host("bad"), host("good")}
 	for kind, want := range map[restart.TriggerKind][]string{restart.NodeQuarantined: {"good"}, restart.PodFailed: nil} {
-		search := New(restart.Trigger{Kind: kind, Node: "bad"}, []corev1.Pod{holder("rank", "bad", "8")}, nodes, 0, noon)
+		search := New(restart.Trigger{Kind: kind, Node: "bad"}, []corev1.Pod{holder("rank", "bad", "8")}, nodes, nil, noon)
 		var searched []string
 		for node := range search.Nodes() {
 			searched = append(searched, node.Name)
@@ -166,13 +167,65 @@ func TestANodeThatIsQuarantinedTakesNoRank(t *testing.T) {
 // Whether another device of its node is free for a rank is not known, and no objection.
 func TestAnIsolatedDeviceMovesNoRank(t *testing.T) {
 	q := restart.Trigger{Kind: restart.NodeQuarantined, Node: "a", Taint: corev1.Taint{Key: "pitcrew.dev/unhealthy"}, Devices: []devices.Device{{Name: "gpu-0"}}}
-	search := New(q, []corev1.Pod{holder("rank", "a", "8")}, []corev1.Node{host("a")}, 0, noon)
+	search := New(q, []corev1.Pod{holder("rank", "a", "8")}, []corev1.Node{host("a")}, nil, noon)
 	if search.Moving != 0 || !search.Result().Passed {
 		t.Errorf("%+v", search)
 	}
 }
 
 // BenchmarkSearch searches room for one rank of 512 among 10,000 nodes, the first of which has it.
+// A tenant with a hundred small pods on a node that fails claimed a hundred nodes by them, until its restart ended.
+func TestSmallRanksOfOthersClaimLittle(t *testing.T) {
+	small := holder("small", "bad", "0", func(p *corev1.Pod) {
+		p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"cpu": resource.MustParse("1m")}
+	})
+	var ranks []corev1.Pod
+	for i := range 100 {
+		ranks = append(ranks, *small.DeepCopy())
+		ranks[i].Name = fmt.Sprint("small-", i)
+	}
+	big := func(n *corev1.Node) {
+		n.Status.Allocatable["cpu"], n.Status.Allocatable[corev1.ResourcePods] = resource.MustParse("8"), resource.MustParse("110")
+	}
+	nodes := []corev1.Node{host("bad", big), host("good", big)}
+	elsewhere := holder("elsewhere", "bad", "8", func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"pool": "b"} })
+	quarantined := restart.Trigger{Kind: restart.NodeQuarantined, Node: "bad"}
+	claims := New(quarantined, append(ranks, holder("large", "bad", "8")), nodes, nil, noon).Claims()
+	if len(claims) != 2 || claims[0].Ranks != 100 || claims[1].Ranks != 1 {
+		t.Fatalf("%+v", claims)
+	}
+	for name, test := range map[string]struct {
+		others []Claim
+		passes bool
+		says   string
+	}{
+		"nothing":                       {nil, true, ""},
+		"small ranks":                   {claims[:1], true, ""},
+		"a large one beside":            {claims, false, "need room for 101 and found it for 100"},
+		"one of which no need is known": {[]Claim{{Ranks: 1}}, false, "need room for 1 and found it for 0"},
+		"one for another pool":          {[]Claim{{1, &elsewhere}}, true, ""},
+	} {
+		search := New(quarantined, []corev1.Pod{holder("rank", "bad", "8")}, nodes, test.others, noon)
+		for node := range search.Nodes() {
+			search.Place(node, nil)
+		}
+		if got := search.Result(); got.Passed != test.passes || !strings.Contains(got.Text, test.says) {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+}
+
+func TestWhatIsToldApartOfTheRanksOfAJobIsBounded(t *testing.T) {
+	var ranks []corev1.Pod
+	for i := range 100 {
+		ranks = append(ranks, holder(fmt.Sprint("r", i), "bad", fmt.Sprint(i)))
+	}
+	claims := New(restart.Trigger{Kind: restart.NodeQuarantined, Node: "bad"}, ranks, []corev1.Node{host("bad")}, nil, noon).Claims()
+	if len(claims) != maxClaims || count(claims) != 100 {
+		t.Errorf("%d claims of %d ranks", len(claims), count(claims))
+	}
+}
+
 func BenchmarkSearch(b *testing.B) {
 	nodes := make([]corev1.Node, 10000)
 	for i := range nodes {
@@ -185,7 +238,7 @@ func BenchmarkSearch(b *testing.B) {
 	q := restart.Trigger{Kind: restart.NodeQuarantined, Node: "n0", Taint: corev1.Taint{Key: "pitcrew.dev/unhealthy"}}
 	b.ReportAllocs()
 	for b.Loop() {
-		search := New(q, ranks, nodes, 0, noon)
+		search := New(q, ranks, nodes, nil, noon)
 		for node := range search.Nodes() {
 			search.Place(node, nil)
 		}

@@ -2,12 +2,14 @@
 package ratelimit
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
+	"github.com/pitcrew-dev/pitcrew/remediator/restart/capacity"
 )
 
 // retryCrowded is how often a restart that waits for others to end is tried again.
@@ -31,6 +33,8 @@ type Other struct {
 	Namespace string
 	// NodeFault: it began because a node was quarantined, which no tenant can bring about.
 	NodeFault bool
+	// Claims are what its ranks need that have to move; nil: only their number is known, [restart.Restart.Moving].
+	Claims []capacity.Claim
 }
 
 // OtherOf returns a restart as its record tells it: NodeFault if it names a cause on a node, and neither failed pods nor a stall.
@@ -145,6 +149,34 @@ func Concurrent(t restart.Trigger, others []Other) (n int) {
 	return n
 }
 
+// InTurns orders the jobs that are to be restarted for one fault: the first one of each namespace comes before the second one of any, and
+// namespaces with few come first. Places are few, and a tenant may have as many jobs on a node as pods.
+func InTurns[T any](jobs []T, namespace func(T) string) []T {
+	type waiting struct {
+		job          T
+		turn, number int
+		namespace    string
+	}
+	number := map[string]int{}
+	all := make([]waiting, len(jobs))
+	for i, job := range jobs {
+		all[i] = waiting{job: job, namespace: namespace(job)}
+		all[i].turn = number[all[i].namespace]
+		number[all[i].namespace]++
+	}
+	for i := range all {
+		all[i].number = number[all[i].namespace]
+	}
+	slices.SortStableFunc(all, func(a, b waiting) int {
+		return cmp.Or(cmp.Compare(a.turn, b.turn), cmp.Compare(a.number, b.number), cmp.Compare(a.namespace, b.namespace))
+	})
+	ordered := make([]T, len(all))
+	for i, w := range all {
+		ordered[i] = w.job
+	}
+	return ordered
+}
+
 // delayed is a limit that holds a restart which would be right.
 func delayed(name string, after time.Duration, reason, text string) restart.Precondition {
 	return restart.Precondition{Name: name, Reason: reason, Text: text, RetryAfter: after}
@@ -163,12 +195,18 @@ func backOff(streak int, b policy.BackOff) time.Duration {
 	return min(pause, b.Max)
 }
 
-// ClaimedRanks is how many ranks of restarts under way have to move, and need room that none of their pods has taken yet. What
-// the records say has to be bounded by the pods of the jobs before, see [Restart.Moving].
-func ClaimedRanks(all []Other) int {
-	n := 0
-	for _, r := range all {
-		n += min(max(r.Moving, 0), restart.MaxPods)
+// Claims are what the ranks of restarts under way need that have to move, room that none of their pods has taken yet. Those of failed pods
+// and stalls hold up no restart for the fault of a node. What the records say has to be bounded by the pods of the jobs before, see
+// [restart.Restart.Moving].
+func Claims(t restart.Trigger, all []Other) (claims []capacity.Claim) {
+	for _, o := range all {
+		switch {
+		case t.Kind == restart.NodeQuarantined && !o.NodeFault:
+		case o.Claims != nil:
+			claims = append(claims, o.Claims...)
+		case o.Moving > 0:
+			claims = append(claims, capacity.Claim{Ranks: min(o.Moving, restart.MaxPods)})
+		}
 	}
-	return n
+	return claims
 }

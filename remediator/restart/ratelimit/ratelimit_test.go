@@ -12,6 +12,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
+	"github.com/pitcrew-dev/pitcrew/remediator/restart/capacity"
 )
 
 var noon = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
@@ -89,10 +90,29 @@ func TestAJobThatStandsStillHasABudget(t *testing.T) {
 	}
 }
 
+// ranks are how many ranks claims have.
+func ranks(claims []capacity.Claim) (n int) {
+	for _, c := range claims {
+		n += c.Ranks
+	}
+	return n
+}
+
 // A record is written by whoever may write the job.
 func TestClaimsAreBounded(t *testing.T) {
-	if got := ClaimedRanks([]Other{{Restart: restart.Restart{Moving: 3}}, {Restart: restart.Restart{Moving: -1 << 62}}, {Restart: restart.Restart{Moving: 1 << 62}}}); got != 3+restart.MaxPods {
+	moving := func(n int) Other { return Other{Restart: restart.Restart{Moving: n}, NodeFault: true} }
+	if got := ranks(Claims(restart.Trigger{}, []Other{moving(3), moving(-1 << 62), moving(1 << 62)})); got != 3+restart.MaxPods {
 		t.Errorf("got %d", got)
+	}
+}
+
+func TestWhatATenantBringsAboutClaimsNoRoomOfANodeFault(t *testing.T) {
+	stalled, faulty := Other{Restart: restart.Restart{Moving: 40}}, Other{Restart: restart.Restart{Moving: 2}, NodeFault: true}
+	known := Other{Restart: restart.Restart{Moving: 7}, NodeFault: true, Claims: []capacity.Claim{{Ranks: 3}}}
+	for kind, want := range map[restart.TriggerKind]int{restart.NodeQuarantined: 5, restart.JobStalled: 45, restart.PodFailed: 45} {
+		if got := ranks(Claims(restart.Trigger{Kind: kind}, []Other{stalled, faulty, known})); got != want {
+			t.Errorf("%s: %d ranks, want %d", kind, got, want)
+		}
 	}
 }
 
@@ -128,6 +148,19 @@ func TestWhatATenantBringsAboutGivesWay(t *testing.T) {
 		if failed.Text != test.want || delayed && failed.RetryAfter <= 0 {
 			t.Errorf("%s: %q after %s, want %q", name, failed.Text, failed.RetryAfter, test.want)
 		}
+	}
+}
+
+// With as many jobs on a node as it has pods, a tenant had most of the places when that node failed.
+func TestNamespacesTakePlacesInTurns(t *testing.T) {
+	jobs := []string{"mallory/1", "mallory/2", "mallory/3", "alice/1", "mallory/4", "bob/1", "bob/2", "mallory/5"}
+	got := InTurns(jobs, func(job string) string { namespace, _, _ := strings.Cut(job, "/"); return namespace })
+	want := []string{"alice/1", "bob/1", "mallory/1", "bob/2", "mallory/2", "mallory/3", "mallory/4", "mallory/5"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if got := InTurns(nil, func(string) string { return "" }); len(got) != 0 {
+		t.Errorf("of none: %q", got)
 	}
 }
 
@@ -185,7 +218,7 @@ func FuzzOthers(f *testing.F) {
 		Evaluate(restart.Trigger{}, "team", rec, others, policy.Restart{
 			Settle: time.Second, MaxPerDay: 3, MaxPerJob: 3, MaxConcurrent: 1, BackOff: policy.BackOff{Max: 30 * time.Minute},
 		}, noon)
-		if claimed := ClaimedRanks(others); claimed > restart.MaxPods {
+		if claimed := ranks(Claims(restart.Trigger{}, others)); claimed > restart.MaxPods {
 			t.Errorf("%d ranks are claimed", claimed)
 		}
 	})
