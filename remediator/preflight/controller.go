@@ -96,8 +96,9 @@ type Controller struct {
 	lastAnnotation map[types.UID]string
 	// backoff is how long a run last waited for its namespace's rate limit.
 	backoff map[types.NamespacedName]time.Duration
-	// rateLimits has an entry for each listed namespace with a report.
+	// rateLimits has an entry for each listed namespace with a report, listAgain for each whose pods were listed: when they may be again.
 	rateLimits map[string]rateLimits
+	listAgain  map[string]time.Time
 }
 
 func newController(o Options, c client.Client, apiReader, reports client.Reader) *Controller {
@@ -121,6 +122,7 @@ func newController(o Options, c client.Client, apiReader, reports client.Reader)
 		lastAnnotation: map[types.UID]string{},
 		backoff:        map[types.NamespacedName]time.Duration{},
 		rateLimits:     map[string]rateLimits{},
+		listAgain:      map[string]time.Time{},
 	}
 }
 
@@ -179,10 +181,8 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	submissions, podsGone, err := c.validate(ctx, req.NamespacedName, list.Items)
 	if errors.Is(err, errRateLimited) {
-		c.backoff[req.NamespacedName] = min(max(2*c.backoff[req.NamespacedName], firstBackoff), longestBackoff)
-		return ctrl.Result{RequeueAfter: c.backoff[req.NamespacedName]}, nil
+		return ctrl.Result{RequeueAfter: c.putOff(req.NamespacedName)}, nil
 	}
-	delete(c.backoff, req.NamespacedName)
 	if err != nil || len(submissions) == 0 {
 		return ctrl.Result{}, err
 	}
@@ -191,6 +191,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		c.refuse(ctx, req.Namespace, r.submission, r.reason)
 	}
 	var requeueAfter time.Duration
+	limited := false
 	for _, r := range runs {
 		switch {
 		case !r.isDue(now):
@@ -200,12 +201,24 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		case podsGone && r.deadline.Before(c.startedAt):
 			// Some of its pods no longer exist, so their reports cannot be validated. An earlier process has judged the run.
 		default:
-			if err := c.judge(ctx, req.Namespace, r); err != nil {
+			if err := c.judge(ctx, req.Namespace, r); errors.Is(err, errRateLimited) {
+				limited = true
+			} else if err != nil {
 				return ctrl.Result{}, err
 			}
 		}
 	}
+	if limited {
+		return ctrl.Result{RequeueAfter: c.putOff(req.NamespacedName)}, nil
+	}
+	delete(c.backoff, req.NamespacedName)
 	return ctrl.Result{RequeueAfter: requeueAfter}, nil
+}
+
+// putOff returns after what time a run is tried again whose namespace is over its rate limit.
+func (c *Controller) putOff(run types.NamespacedName) time.Duration {
+	c.backoff[run] = min(max(2*c.backoff[run], firstBackoff), longestBackoff)
+	return c.backoff[run]
 }
 
 // runsWithNode lists the runs in which a node has reported.

@@ -95,11 +95,18 @@ func (c *Controller) updateConditions(ctx context.Context, r run, v verdict.Verd
 	return nil
 }
 
-// nodesWithoutReport are the nodes of a run's pods that have not reported.
+// nodesWithoutReport are the nodes of a run's pods that have not reported. Whoever writes reports may have any number of runs, and pods of
+// any size: a list takes at most one part in [listShare] of the time, so that runs of other namespaces are judged in between.
 func (c *Controller) nodesWithoutReport(ctx context.Context, namespace string, r run) ([]string, error) {
 	owners := r.owners()
+	began := c.clock.Now()
+	if began.Before(c.listAgain[namespace]) {
+		return nil, errRateLimited
+	}
 	var pods corev1.PodList
-	if err := c.apiReader.List(ctx, &pods, client.InNamespace(namespace)); err != nil {
+	err := c.apiReader.List(ctx, &pods, client.InNamespace(namespace))
+	c.listAgain[namespace] = c.clock.Now().Add((listShare - 1) * c.clock.Since(began))
+	if err != nil {
 		return nil, fmt.Errorf("list the pods of run %s/%s: %w", namespace, r.id, err)
 	}
 	reported := r.reportedNodes()

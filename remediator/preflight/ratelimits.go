@@ -18,6 +18,8 @@ const (
 	validationsPerSecond, validationBurst = 150, 500
 	// A run that waits for its namespace's rate limit waits longer each time, so that thousands of them do not fill the queue.
 	firstBackoff, longestBackoff = time.Second, time.Minute
+	// listShare is the part of the time that the lists of the pods of one namespace may take: of 240 MB of pods one takes seconds.
+	listShare = 20
 	// A refusal that is not reported because of this limit is reported when the run is reconciled again.
 	refusalsPerSecond, refusalBurst = 0.5, 50
 )

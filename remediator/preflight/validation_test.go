@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -101,6 +102,64 @@ func floodOf(t *testing.T, n int, prefix string) []corev1.ConfigMap {
 		flood[i] = reportOf(t, podOfJob("flood", fmt.Sprint(prefix, i)), report.Report{RunID: "r", Size: 8})
 	}
 	return flood
+}
+
+// slowLists is an API server on which a list of pods takes some time, as it does if they have a megabyte each.
+type slowLists struct {
+	*fakeAPI
+	clock *testingclock.FakePassiveClock
+	takes time.Duration
+	lists map[string]int
+}
+
+func (s slowLists) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	if _, ok := list.(*corev1.PodList); ok {
+		s.lists[(&client.ListOptions{}).ApplyOptions(opts).Namespace]++
+		s.clock.SetTime(s.clock.Now().Add(s.takes))
+	}
+	return s.fakeAPI.List(ctx, list, opts...)
+}
+
+// A tenant with runs of two ranks of which one reports, and with large pods, had the one worker list them for hours.
+func TestRunsWithoutReportsDelayNoOtherNamespace(t *testing.T) {
+	api := &fakeAPI{pods: map[string]*corev1.Pod{}}
+	c, _, clock := newTestController(api)
+	slow := slowLists{api, clock, 5 * time.Second, map[string]int{}}
+	c.apiReader = slow
+	submit := func(namespace, id string) {
+		pod := podOfJob(namespace, id)
+		api.pods[pod.Name] = pod
+		api.reports = append(api.reports, reportOf(t, pod, report.Report{
+			RunID: "run-" + id, Size: 2, IP: netip.MustParseAddr("10.9.9.9"), GPU: report.Passed, Storage: report.Passed,
+		}))
+	}
+	for i := range 100 {
+		submit("flood", fmt.Sprint(i))
+	}
+	submit("quiet", "q")
+	judge := func(namespace, id string) time.Duration {
+		t.Helper()
+		result, err := c.Reconcile(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Namespace: namespace, Name: "run-" + id}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return result.RequeueAfter
+	}
+	judge("quiet", "q")
+	clock.SetTime(noon.Add(time.Hour)) // the end of all runs
+	for i := range 100 {
+		again := judge("flood", fmt.Sprint(i))
+		if i > 0 && (again < firstBackoff || again > longestBackoff) {
+			t.Fatalf("run %d is tried again after %s", i, again)
+		}
+	}
+	if slow.lists["flood"] != 1 || judge("quiet", "q") != 0 || slow.lists["quiet"] != 1 {
+		t.Errorf("lists of pods: %v", slow.lists)
+	}
+	clock.SetTime(clock.Now().Add(listShare * slow.takes))
+	if again := judge("flood", "1"); again != 0 || slow.lists["flood"] != 2 {
+		t.Errorf("later: again after %s, lists of pods %v", again, slow.lists)
+	}
 }
 
 func TestAFloodIsLimitedToItsNamespace(t *testing.T) {

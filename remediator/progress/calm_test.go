@@ -26,6 +26,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
 	"github.com/pitcrew-dev/pitcrew/remediator/latekinds"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
 // An operator may write the status of its jobs every second, and a tenant its annotations.
@@ -219,6 +220,40 @@ func TestLooksAtJobsThatDoNotRunArePaced(t *testing.T) {
 	now.SetTime(noon.Add(5 * time.Second))
 	if wake("a", 100); read["a"] != namespaceBurst-compiled+5*namespaceReadsPerSecond {
 		t.Errorf("%d looks in five more seconds", read["a"]+compiled-namespaceBurst)
+	}
+}
+
+// slowJobs list the pods of a job for some time, as an API server does whose pods have a megabyte each.
+type slowJobs struct {
+	asked
+	clock *clocktesting.FakePassiveClock
+	lists int
+}
+
+func (s *slowJobs) ActivePods(context.Context, restart.Job) ([]corev1.Pod, error) {
+	s.lists++
+	s.clock.SetTime(s.clock.Now().Add(5 * time.Second))
+	return nil, nil
+}
+
+// A tenant with one job that does not run and 200 pods of a megabyte had them listed four times a second, by all who list.
+func TestListsThatTakeLongCountAsManyReads(t *testing.T) {
+	job := &batchv1.Job{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "train", UID: "a", Annotations: optIn},
+		Spec:       batchv1.JobSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}},
+	}
+	f, _, now := pacedFollower(job)
+	slow := &slowJobs{clock: now}
+	f.Jobs = slow
+	for now.Now().Before(noon.Add(10 * time.Minute)) {
+		if _, err := f.Reconcile(t.Context(), requestOf(job)); err != nil {
+			t.Fatal(err)
+		}
+		now.SetTime(now.Now().Add(time.Second / namespaceReadsPerSecond))
+	}
+	// The burst, and then one each 25 s.
+	if most := namespaceBurst/maxCharged + 2 + 10*60*namespaceReadsPerSecond/maxCharged; slow.lists < most/2 || slow.lists > most {
+		t.Errorf("%d lists in ten minutes, want at most %d", slow.lists, most)
 	}
 }
 

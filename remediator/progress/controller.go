@@ -463,6 +463,8 @@ func (f *follower) enter(req request, job *followed, v stall.Verdict) {
 func (f *follower) observe(
 	ctx context.Context, req request, object *metav1.PartialObjectMetadata, known *followed,
 ) (ended bool, err error) {
+	began := f.Clock.Now()
+	defer func() { f.reads.charge(req.Namespace, f.Clock.Now().Sub(began)) }() // pods may have a megabyte each
 	kind, ok := kinds.Get(f.Jobs.Kinds(), req.Kind)
 	if !ok {
 		return true, nil

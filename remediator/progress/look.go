@@ -34,8 +34,9 @@ const (
 	// The pace of reads, of all and of a namespace.
 	readsPerSecond, burst                   = 200, 1000
 	namespaceReadsPerSecond, namespaceBurst = 4, 256
-	// matchOfARead is how long a match may take that counts as no further read, maxCharged as how many one counts at most: a clock may jump.
-	matchOfARead, maxCharged = 50 * time.Millisecond, 8
+	// matchOfARead is how long a match, or a list of the pods of a job, may take that counts as no further read, maxCharged as how many one
+	// counts at most: a clock may jump.
+	matchOfARead, maxCharged = 50 * time.Millisecond, 100
 	// retryShort is when the rest of a look is taken for which the pace left no reads.
 	retryShort = 10 * time.Second
 	// maxNodes bounds the memory of nodes that do not answer.
@@ -78,7 +79,7 @@ func (r *reads) allow(namespace string, n int) int {
 	return n
 }
 
-// charge takes a match that took long off the pace of its namespace, as the reads that it was worth. An expression of the worst kind takes
+// charge takes what took long off the pace of its namespace, as the reads that it was worth. An expression of the worst kind takes
 // 0.2 s of a core: 4 of them in each second would be most of one.
 func (r *reads) charge(namespace string, took time.Duration) {
 	r.mu.Lock()
