@@ -19,6 +19,7 @@ import (
 	"unicode"
 
 	"github.com/go-logr/logr"
+	"github.com/spf13/cobra"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -284,16 +285,22 @@ func TestNoStringOfTheClusterSteersATerminal(t *testing.T) {
 	}
 	policy := clitest.PolicyFile(t, clitest.RepairPolicy)
 	var shown atomic.Int32
+	commands := []string{
+		"status", "status -o wide --all", "status -o json --all", "status -o yaml --all", "status --pool-label x", "status -f " + policy,
+		"describe n", "describe n -f " + policy, "describe jobs.v1.batch/j -n team", "describe pod/x -n team", "describe jobs.v1.batch/j -n team -f " + policy,
+		"doctor", "doctor -o json", "doctor -o yaml", "repair n", "repair n -f " + policy, "repair n --approve --dry-run", "repair n --stop --dry-run",
+		"check n --dry-run", "check n --dry-run -f " + policy, "quarantine n --dry-run", "release n --dry-run", "release n --dry-run --without-validation",
+		"clear n GPUXidError --dry-run", "abort jobs.v1.batch/j -n team --dry-run", "pause --dry-run", "resume --dry-run", "reset --dry-run", "uninstall --dry-run",
+		"version", "version -o json", "version -o yaml", "preflight r1", "preflight r1 -o json", "preflight r1 -o html", "policy test -f " + policy,
+		"policy validate " + policy, "collect n --dry-run", "explain xid 79", "options", "__complete describe n", "__complete clear n ", "__complete repair ",
+	}
+	for _, name := range runnable(newCommand(), "") {
+		if !slices.ContainsFunc(commands, func(command string) bool { return command == name || strings.HasPrefix(command, name+" ") }) {
+			t.Errorf("nothing is known of what %s prints", name)
+		}
+	}
 	t.Run("all", func(t *testing.T) {
-		for _, command := range []string{
-			"status", "status -o wide --all", "status -o json --all", "status -o yaml --all", "status --pool-label x", "status -f " + policy,
-			"describe n", "describe n -f " + policy, "describe jobs.v1.batch/j -n team", "describe pod/x -n team", "describe jobs.v1.batch/j -n team -f " + policy,
-			"doctor", "doctor -o json", "doctor -o yaml", "repair n", "repair n -f " + policy, "repair n --approve --dry-run", "repair n --stop --dry-run",
-			"check n --dry-run", "check n --dry-run -f " + policy, "quarantine n --dry-run", "release n --dry-run", "release n --dry-run --without-validation",
-			"clear n GPUXidError --dry-run", "abort jobs.v1.batch/j -n team --dry-run", "pause --dry-run", "resume --dry-run", "reset --dry-run", "uninstall --dry-run",
-			"version", "version -o json", "version -o yaml", "preflight r1", "preflight r1 -o json", "preflight r1 -o html", "policy test -f " + policy,
-			"policy validate " + policy, "__complete describe n", "__complete clear n ", "__complete repair ",
-		} {
+		for _, command := range commands {
 			t.Run(command, func(t *testing.T) {
 				t.Parallel()
 				out := outputOf(t, command, config)
@@ -317,6 +324,18 @@ func TestNoStringOfTheClusterSteersATerminal(t *testing.T) {
 	if n := shown.Load(); n < 20 {
 		t.Errorf("%d commands show text of others: the test proves little", n)
 	}
+}
+
+// runnable are the names of the commands that do something, below one.
+func runnable(c *cobra.Command, prefix string) (names []string) {
+	for _, sub := range c.Commands() {
+		name := prefix + sub.Name()
+		if sub.Runnable() && sub.Name() != "help" && sub.Name() != "completion" {
+			names = append(names, name)
+		}
+		names = append(names, runnable(sub, name+" ")...)
+	}
+	return names
 }
 
 // outputOf is all that a command prints.

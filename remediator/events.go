@@ -1,9 +1,27 @@
 package main
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/events"
+
+	"github.com/pitcrew-dev/pitcrew/internal/plain"
+	"github.com/pitcrew-dev/pitcrew/remediator/nodes/report"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 )
+
+// plainEvents is a recorder whose notes are one visible line that the API server takes. A note may have text of others: the names of the
+// owners of a pod, for example, which the API server does not check. It refuses one that is too long, and client-go would log it whole.
+type plainEvents struct{ next events.EventRecorder }
+
+// Eventf records an Event.
+func (p plainEvents) Eventf(regarding, related runtime.Object, severity, reason, action, note string, args ...any) {
+	text := causes.Clip(plain.Line(fmt.Sprintf(note, args...)), report.MaxNote)
+	p.next.Eventf(regarding, related, severity, reason, action, "%s", text)
+}
 
 // eventsAtOnce is how many Events are sent at a time. client-go sends each from a goroutine of its own: without a bound those about a
 // thousand quarantined nodes would reach the API server before most of the taints.

@@ -195,7 +195,7 @@ func (o options) check() error {
 
 // setup adds the controllers and the checks of health to the manager.
 func setup(ctx context.Context, mgr ctrl.Manager, o options, p *policy.File) error {
-	recorder, now := mgr.GetEventRecorder(quarantine.ControllerName), clock.RealClock{}
+	recorder, now := plainEvents{mgr.GetEventRecorder(quarantine.ControllerName)}, clock.RealClock{}
 	restarter, err := jobs.SetupWithManager(ctx, mgr, metrics.Registry, jobs.Options{
 		Policy: p, Namespace: o.namespace, DryRun: o.dryRun, Recorder: recorder, Clock: now,
 	})

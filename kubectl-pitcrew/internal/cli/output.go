@@ -10,32 +10,17 @@ import (
 	"os"
 	"strings"
 	"text/tabwriter"
-	"unicode"
 	"unicode/utf16"
 	"unicode/utf8"
 
 	"golang.org/x/term"
 	"sigs.k8s.io/yaml"
+
+	"github.com/pitcrew-dev/pitcrew/internal/plain"
 )
 
-// invisible are letters and marks that are printable by their category and show nothing, see Default_Ignorable_Code_Point of
-// https://www.unicode.org/reports/tr44/.
-var invisible = []*unicode.RangeTable{unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector}
-
-// Text returns text of others on one line. White space is a blank. Each other character that a terminal obeys or does not show (control
-// characters, bidirectional and other format characters, https://trojansource.codes) is the replacement character U+FFFD, and so are bytes
-// that are no UTF-8.
-func Text(text string) string { return strings.Map(visible, strings.ToValidUTF8(text, "\uFFFD")) }
-
-func visible(r rune) rune {
-	switch {
-	case unicode.IsSpace(r):
-		return ' '
-	case !unicode.IsPrint(r) || unicode.IsOneOf(invisible, r):
-		return unicode.ReplacementChar
-	}
-	return r
-}
+// Text returns text of others on one line, see [plain.Line].
+func Text(text string) string { return plain.Line(text) }
 
 // Lines is text of several lines that we have put together: its values were cleaned, its line feeds are ours.
 type Lines string
@@ -103,7 +88,7 @@ func Encode(out io.Writer, format string, value any) error {
 // escaped returns json whose strings have an escape for each character that is not visible.
 func escaped(text []byte) (clean []byte) {
 	for _, r := range string(text) {
-		if r == '\n' || visible(r) == r {
+		if r == '\n' || plain.Visible(r) == r {
 			clean = utf8.AppendRune(clean, r)
 			continue
 		}
