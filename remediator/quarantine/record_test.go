@@ -75,10 +75,10 @@ func TestParseRecordRefuses(t *testing.T) {
 		return strings.Replace(good, old, new, 1)
 	}
 	tests := map[string]struct{ text, want string }{
-		"nothing":                       {"", "EOF"},
+		"nothing":                       {"", "unexpected end"},
 		"no JSON":                       {"quarantined", "invalid character"},
-		"half a record":                 {good[:len(good)/2], "EOF"},
-		"text after the record":         {good + "{}", "text after the record"},
+		"half a record":                 {good[:len(good)/2], "unexpected end"},
+		"text after the record":         {good + "{}", "after top-level value"},
 		"an open one among the closed":  {open.String(), "is quarantined and among those that were closed"},
 		"released, but not closed":      {replace(`"phase":"released"`, `"phase":"quarantined"`), "is quarantined and was released manually"},
 		"too many bytes":                {good + strings.Repeat(" ", causes.MaxRecord), "larger"},
@@ -91,7 +91,7 @@ func TestParseRecordRefuses(t *testing.T) {
 		"a taint without an effect":     {replace(`"effect":"NoSchedule"`, `"effect":"No"`), "unknown effect"},
 		"another version":               {replace(`"v":1`, `"v":2`), "version 2"},
 		"null":                          {"null", "version 0"},
-		"an unknown phase":              {replace(`"phase":"released"`, `"phase":"repairing"`), `phase "repairing"`},
+		"no phase":                      {replace(`"phase":"released"`, `"phase":""`), `phase ""`},
 		"an unknown class":              {replace(`"repair":"Reboot"`, `"repair":"Explode"`), "Explode"},
 		"no id":                         {replace(`"id":"0123456789ab"`, `"id":""`), "no id"},
 		"no causes":                     {`{"v":1,"nodeUID":"u","boot":{"id":"b"},"id":"i","phase":"suspect","causes":[]}`, "no causes"},

@@ -136,6 +136,39 @@ func TestARecordOfTheNextVersionIsActedOn(t *testing.T) {
 	}
 }
 
+// After a downgrade a record may have a phase of the later version. The node is released in order, and no taint stays.
+func TestAPhaseOfALaterVersionEnds(t *testing.T) {
+	for phase, test := range map[string]struct{ fault, healthy step }{
+		"suspect": {says("DiskFailing", "True", "x"), says("DiskFailing", "False", "fine")}, "quarantined": {gpu(ecc), gpuFine},
+	} {
+		w := newWorld(t)
+		for _, s := range []step{test.fault, decide} {
+			s(w)
+		}
+		text := w.node.Annotations[conditions.AnnotationQuarantine]
+		was := w.outcome().Taints
+		later := strings.Replace(text, `"phase":"`+phase+`"`, `"phase":"draining"`, 1)
+		if later == text {
+			t.Fatalf("%s: %s", phase, text)
+		}
+		w.node.Annotations[conditions.AnnotationQuarantine] = later
+		decide(w)
+		if o := w.outcome(); o.Taints != was || string(o.Phase) != phase {
+			t.Errorf("%s: %+v, want taints %s", phase, o, was)
+		}
+		for _, s := range []step{test.healthy, decide, lasts(10 * time.Minute)} {
+			s(w)
+		}
+		if o := w.outcome(); o.Phase == causes.Quarantined || o.Taints != "" {
+			t.Errorf("%s: %+v", phase, o)
+		}
+	}
+	closed := strings.Replace(full().String(), `"last":[`, `"last":[{"id":"x","phase":"archived","causes":[]},`, 1)
+	if r, err := causes.ParseRecord(closed); err != nil || len(r.Last) != len(full().Last) {
+		t.Errorf("a closed one: %+v, %v", r, err)
+	}
+}
+
 // Attack 13: whatever is written is read by the previous version.
 func TestWhatIsWrittenIsReadByThePreviousVersion(t *testing.T) {
 	if err := readByPrevious(full().String()); err != nil {

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -35,6 +34,9 @@ const (
 	Quarantined Phase = "quarantined"
 	Released    Phase = "released"
 )
+
+// isLater reports whether a phase is of a later version.
+func (p Phase) isLater() bool { return p != "" && p != Suspect && p != Quarantined && p != Released }
 
 // The values of [Quarantine.ReleasedBy].
 const (
@@ -237,24 +239,24 @@ func RecordOf(n *corev1.Node) (*Record, error) {
 }
 
 // ParseRecord reads the annotation. What no remediator writes is an error: nothing is done about the node then. Fields of a
-// later version are ignored, so that a downgrade can act.
+// later version are ignored, so that a downgrade can act, and a phase is what its taint says.
 func ParseRecord(text string) (*Record, error) {
 	if len(text) > MaxRecord {
 		return nil, fmt.Errorf("quarantine record of %d bytes %w", len(text), errTooLarge)
 	}
-	decoder := json.NewDecoder(strings.NewReader(text))
 	var r Record
-	if err := decoder.Decode(&r); err != nil {
+	if err := json.Unmarshal([]byte(text), &r); err != nil {
 		return nil, fmt.Errorf("decode quarantine record: %w", err)
-	}
-	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("decode quarantine record: text after the record")
 	}
 	if r.V != recordVersion {
 		return nil, fmt.Errorf("quarantine record has version %d, not %d", r.V, recordVersion)
 	}
 	if err := record.Check(&r); err != nil {
 		return nil, fmt.Errorf("quarantine record %w: %w", errTooLarge, err)
+	}
+	r.Last = slices.DeleteFunc(r.Last, func(q Quarantine) bool { return q.Phase.isLater() })
+	if r.Phase.isLater() {
+		r.Phase = map[bool]Phase{true: Quarantined, false: Suspect}[r.Taint != nil]
 	}
 	for _, q := range append([]Quarantine{r.Quarantine}, r.Last...) {
 		if err := q.check(); err != nil {
