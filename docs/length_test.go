@@ -9,11 +9,6 @@ import (
 // maxWords is how long a page may be that people read from its beginning.
 const maxWords = 1200
 
-// long are pages that are longer today, with their words. A figure may only go down.
-var long = map[string]int{
-	"docs/security.md": 6500,
-}
-
 // notRead are not read from their beginning: history, and what programs have printed.
 func notRead(file string) bool {
 	return filepath.Base(file) == "CHANGELOG.md" || strings.HasPrefix(file, "bench/") || strings.Contains(file, "/testdata/")
@@ -32,15 +27,8 @@ func TestNoPageIsTooLong(t *testing.T) {
 		if notRead(file) || isGenerated(text) {
 			continue
 		}
-		words, limit := len(strings.Fields(text)), max(maxWords, long[file])
-		switch {
-		case words > limit:
-			t.Errorf("%s has %d words, the limit is %d: one page a task; split it, or say less", file, words, limit)
-		case long[file] > 0 && words <= maxWords:
-			t.Errorf("%s has %d words: remove it from the list of long pages", file, words)
+		if words := len(strings.Fields(text)); words > maxWords {
+			t.Errorf("%s has %d words, the limit is %d: one page a task; split it, or say less", file, words, maxWords)
 		}
-	}
-	for file := range long {
-		read(t, filepath.Join(root, file))
 	}
 }

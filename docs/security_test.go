@@ -22,9 +22,12 @@ const (
 	attackSuite = "e2e/attacks"
 )
 
-// threat is a row of the tables of the security page.
+// threatPages have nothing but threats.
+var threatPages = []string{"security-reports.md", "security-jobs.md", "security-nodes.md", "security-token.md"}
+
+// threat is a row of the tables of these pages.
 type threat struct {
-	line    int
+	at      string // page:line
 	numbers []int
 	// tests are names with their packages: e2e/attacks.TestX.
 	tests []string
@@ -35,32 +38,33 @@ var (
 	attackName = regexp.MustCompile(`^TestAttack(\d\d)[A-Z]\w*$`)
 )
 
-// Nothing on the security page is only claimed: whatever it says about an attack has a test, and the suite plays nothing that
-// it does not mention.
-func TestEveryClaimOfTheSecurityPageHasATest(t *testing.T) {
+// Nothing on the pages about threats is only claimed: whatever they say about an attack has a test, and the suite plays nothing that
+// they do not mention.
+func TestEveryClaimAboutThreatsHasATest(t *testing.T) {
 	root, err := components.Root()
 	if err != nil {
 		t.Fatal(err)
 	}
-	threats, errs := parseThreats(read(t, "security.md"))
-	for _, err := range errs {
-		t.Error(err)
+	var threats []threat
+	for _, page := range threatPages {
+		found, errs := parseThreats(page, read(t, page))
+		for _, err := range errs {
+			t.Error(err)
+		}
+		threats = append(threats, found...)
 	}
 	for _, err := range checkThreats(threats, func(folder string) []string { return testsIn(t, filepath.Join(root, folder)) }, attacks) {
 		t.Error(err)
 	}
 }
 
-// parseThreats reads the section Threats. In it, a statement about what happens stands in a table, with its tests.
-func parseThreats(page string) (threats []threat, errs []error) {
-	remaining, table, inside := false, false, false
+// parseThreats reads a page about threats. In it, a statement about what happens stands in a table, with its tests.
+func parseThreats(name, page string) (threats []threat, errs []error) {
+	remaining, table := false, false
 	for i, line := range strings.Split(page, "\n") {
-		at := i + 1
+		at := fmt.Sprintf("%s:%d", name, i+1)
 		switch {
 		case strings.HasPrefix(line, "## "):
-			inside = line == "## Threats"
-		case !inside:
-		case strings.HasPrefix(line, "### "):
 			remaining, table = false, false
 		case line == "| # | tries to | what happens | tests |", line == "| # | mistake | what happens | tests |":
 			table = true
@@ -68,7 +72,7 @@ func parseThreats(page string) (threats []threat, errs []error) {
 		case strings.HasPrefix(line, "|"):
 			row, err := parseThreat(line, at)
 			if !table {
-				err = fmt.Errorf("line %d: a row of another table: %s", at, line)
+				err = fmt.Errorf("%s: a row of another table: %s", at, line)
 			}
 			if err != nil {
 				errs = append(errs, err)
@@ -78,43 +82,43 @@ func parseThreats(page string) (threats []threat, errs []error) {
 		case strings.HasPrefix(line, "Remaining risk: "):
 			remaining = true
 		case strings.HasPrefix(line, "- ") && !remaining:
-			errs = append(errs, fmt.Errorf("line %d: neither a row with tests nor a remaining risk: %s", at, line))
+			errs = append(errs, fmt.Errorf("%s: neither a row with tests nor a remaining risk: %s", at, line))
 		}
 	}
 	if len(threats) == 0 {
-		errs = append(errs, fmt.Errorf("no table below ## Threats"))
+		errs = append(errs, fmt.Errorf("%s has no table of threats", name))
 	}
 	return threats, errs
 }
 
-func parseThreat(line string, at int) (threat, error) {
-	row := threat{line: at}
+func parseThreat(line, at string) (threat, error) {
+	row := threat{at: at}
 	cells := strings.Split(strings.Trim(line, "|"), "|")
 	if len(cells) != 4 {
-		return row, fmt.Errorf("line %d: %d cells, want a number, an attempt, what happens and the tests", at, len(cells))
+		return row, fmt.Errorf("%s: %d cells, want a number, an attempt, what happens and the tests", at, len(cells))
 	}
 	for i := range cells {
 		cells[i] = strings.TrimSpace(cells[i])
 	}
 	if cells[1] == "" || cells[2] == "" {
-		return row, fmt.Errorf("line %d: an empty cell", at)
+		return row, fmt.Errorf("%s: an empty cell", at)
 	}
 	if cells[0] != "" {
 		for number := range strings.SplitSeq(cells[0], ", ") {
 			n, err := strconv.Atoi(number)
 			if err != nil || n < 1 || n > attacks {
-				return row, fmt.Errorf("line %d: %q is no number of an attack", at, number)
+				return row, fmt.Errorf("%s: %q is no number of an attack", at, number)
 			}
 			row.numbers = append(row.numbers, n)
 		}
 	}
 	if cells[3] == "" {
-		return row, fmt.Errorf("line %d: a claim without a test: %s", at, cells[2])
+		return row, fmt.Errorf("%s: a claim without a test: %s", at, cells[2])
 	}
 	for name := range strings.SplitSeq(cells[3], ", ") {
 		m := testName.FindStringSubmatch(name)
 		if m == nil {
-			return row, fmt.Errorf("line %d: %s is not the name of a test", at, name)
+			return row, fmt.Errorf("%s: %s is not the name of a test", at, name)
 		}
 		folder := strings.TrimSuffix(m[1], ".")
 		if folder == "" {
@@ -138,7 +142,7 @@ func checkThreats(threats []threat, testsIn func(folder string) []string, attack
 				exist[folder] = testsIn(folder)
 			}
 			if !slices.Contains(exist[folder], name) {
-				errs = append(errs, fmt.Errorf("line %d: there is no test %s in %s", row.line, name, folder))
+				errs = append(errs, fmt.Errorf("%s: there is no test %s in %s", row.at, name, folder))
 			}
 			named[test] = true
 			m := attackName.FindStringSubmatch(name)
@@ -147,14 +151,14 @@ func checkThreats(threats []threat, testsIn func(folder string) []string, attack
 			}
 			n, err := strconv.Atoi(m[1])
 			if err != nil || !slices.Contains(row.numbers, n) {
-				errs = append(errs, fmt.Errorf("line %d: %s is not about attack %d", row.line, name, row.numbers))
+				errs = append(errs, fmt.Errorf("%s: %s is not about attack %d", row.at, name, row.numbers))
 			}
 			played[n], shown[n] = true, true
 		}
 		if len(row.numbers) > 1 {
 			for _, n := range row.numbers {
 				if !played[n] {
-					errs = append(errs, fmt.Errorf("line %d: no test of attack %d", row.line, n))
+					errs = append(errs, fmt.Errorf("%s: no test of attack %d", row.at, n))
 				}
 			}
 		}
@@ -165,7 +169,7 @@ func checkThreats(threats []threat, testsIn func(folder string) []string, attack
 				errs = append(errs, fmt.Errorf("%s: TestAttack must be followed by two digits and what happens", name))
 			}
 			if !named[attackSuite+"."+name] {
-				errs = append(errs, fmt.Errorf("no row of security.md names %s", name))
+				errs = append(errs, fmt.Errorf("no row of the pages about threats names %s", name))
 			}
 		}
 	}
@@ -199,33 +203,34 @@ func testsIn(t *testing.T, folder string) (names []string) {
 }
 
 func TestClaimsWithoutTestsAreSeen(t *testing.T) {
-	const head = "## Threats\n\nAn introduction.\n\n### An actor\n\n| # | tries to | what happens | tests |\n|---|---|---|---|\n"
+	const head = "# Threats\n\nAn introduction.\n\n## An actor\n\n| # | tries to | what happens | tests |\n|---|---|---|---|\n"
 	const good = "| 1 | a | b | `TestAttack01X`, `a/b.TestY` |\n"
 	exist := func(folder string) []string {
 		return map[string][]string{attackSuite: {"TestAttack01X", "TestAttack02Z", "TestOther"}, "a/b": {"TestY"}}[folder]
 	}
 	const second = "| 2 | a | b | `TestAttack02Z` |\n"
 	for name, test := range map[string]struct{ page, want string }{
-		"all is well":             {head + good + second + "\nRemaining risk: a lot,\n\n- namely this.\n\n## Other\n- no claim", ""},
+		"all is well":             {head + good + second + "\nRemaining risk: a lot,\n\n- namely this.\n", ""},
 		"no test":                 {head + good + second + "| | a | b | |\n", "a claim without a test: b"},
 		"no such test":            {head + good + second + "| | a | b | `a/b.TestZ` |\n", "there is no test TestZ in a/b"},
 		"no such package":         {head + good + second + "| | a | b | `c.TestY` |\n", "there is no test TestY in c"},
 		"words for a test":        {head + good + second + "| | a | b | trust us |\n", "is not the name of a test"},
-		"an attack that is left":  {head + good, "no row of security.md names TestAttack02Z"},
+		"an attack that is left":  {head + good, "no row of the pages about threats names TestAttack02Z"},
 		"the other number's test": {head + good + second + "| 3 | a | b | `TestAttack01X` |\n", "is not about attack [3]"},
 		"two numbers, one test":   {head + good + second + "| 1, 3 | a | b | `TestAttack01X` |\n", "no test of attack 3"},
 		"a number too far":        {head + good + second + "| 27 | a | b | `TestOther` |\n", `"27" is no number of an attack`},
 		"a claim in a list":       {head + good + second + "\n- nothing can happen\n", "neither a row with tests nor a remaining risk"},
-		"a claim of another form": {head + good + second + "\n### B\n\n| a | b |\n|---|---|\n| c | d |\n", "a row of another table: | c | d |"},
-		"nothing":                 {"## Threats\n", "no table below"},
+		"a claim of another form": {head + good + second + "\n## B\n\n| a | b |\n|---|---|\n| c | d |\n", "a row of another table: | c | d |"},
+		"nothing":                 {"# Threats\n", "page.md has no table of threats"},
+		"a list after a risk":     {head + good + second + "\nRemaining risk: a lot.\n\n## Another\n\n- nothing can happen\n", "page.md:16: neither a row"},
 	} {
-		threats, errs := parseThreats(test.page)
+		threats, errs := parseThreats("page.md", test.page)
 		errs = append(errs, checkThreats(threats, exist, 2)...)
 		if test.want == "" && len(errs) > 0 || test.want != "" && !strings.Contains(fmt.Sprint(errs), test.want) {
 			t.Errorf("%s: %v, want %q", name, errs, test.want)
 		}
 	}
-	threats, _ := parseThreats(head + good + second)
+	threats, _ := parseThreats("page.md", head+good+second)
 	if errs := checkThreats(threats, exist, 3); !strings.Contains(fmt.Sprint(errs), "no row has a test of attack 3") {
 		t.Errorf("attack 3 is not missed: %v", errs)
 	}

@@ -1,5 +1,5 @@
 // Package attacks plays attackers against the shipped manifests and the built remediator: with the credentials that the
-// attacker has in production, on an API server that authorizes nodes and restricts them. docs/security.md refers to its tests.
+// attacker has in production, on an API server that authorizes nodes and restricts them. docs/security-*.md name its tests.
 //
 // An attack that admission refuses is played twice: as the attacker, and once more by an admin, as if the admission policies
 // were switched off.

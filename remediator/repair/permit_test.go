@@ -50,7 +50,7 @@ var moments = map[string]func(w *world, m *machine) (resume func()){
 	},
 }
 
-// The table of docs/security.md.
+// The table of docs/security-switches.md.
 func TestEachActionAsksThePresentPolicy(t *testing.T) {
 	for name, change := range switches {
 		for when, begin := range moments {

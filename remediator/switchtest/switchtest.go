@@ -1,4 +1,4 @@
-// Package switchtest compares what actions do with the table of docs/security.md that says what a switch stops.
+// Package switchtest compares what actions do with the table of docs/security-switches.md that says what a switch stops.
 package switchtest
 
 import (
@@ -54,10 +54,10 @@ func Check(t *testing.T, action string, does func(t *testing.T, by string) Effec
 		t.Run(by, func(t *testing.T) {
 			want, found := table[by][action]
 			if !found {
-				t.Fatalf("docs/security.md does not say what %q does to %q", by, action)
+				t.Fatalf("docs/security-switches.md does not say what %q does to %q", by, action)
 			}
 			if got := does(t, by).String(); got != want {
-				t.Errorf("%s: %q does %q, and docs/security.md says %q", action, by, got, want)
+				t.Errorf("%s: %q does %q, and docs/security-switches.md says %q", action, by, got, want)
 			}
 		})
 	}
@@ -70,7 +70,7 @@ func read(t *testing.T) map[string]map[string]string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	page, err := os.ReadFile(filepath.Join(root, "docs", "security.md"))
+	page, err := os.ReadFile(filepath.Join(root, "docs", "security-switches.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +88,7 @@ func read(t *testing.T) map[string]map[string]string {
 		case !strings.HasPrefix(line, "|"):
 			return table
 		case len(cells) != len(head):
-			t.Fatalf("docs/security.md: %d cells, want %d: %s", len(cells), len(head), line)
+			t.Fatalf("docs/security-switches.md: %d cells, want %d: %s", len(cells), len(head), line)
 		default:
 			table[cells[0]] = map[string]string{}
 			for i, cell := range cells[1:] {
