@@ -184,6 +184,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{RequeueAfter: c.putOff(req.NamespacedName)}, nil
 	}
 	if err != nil || len(submissions) == 0 {
+		delete(c.backoff, req.NamespacedName)
 		return ctrl.Result{}, err
 	}
 	runs, refusals := assembleRuns(submissions, c.timeout)
