@@ -15,7 +15,8 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/slim"
 )
 
-// Search searches room for those ranks of a job that have to move, others being what other jobs need, too. A node whose pods are too many or too large to judge has none: whoever may create pods can bring that about, and must not hold up the restart.
+// Search searches room for those ranks of a job that have to move, others being what other jobs need, too. A node whose pods are too many
+// or too large to judge has none: whoever may create pods can bring that about, and must not hold up the restart.
 func Search(
 	ctx context.Context, api client.Reader, t restart.Trigger, ranks []corev1.Pod, nodes []corev1.Node, others []capacity.Claim, now time.Time,
 ) (*capacity.Search, error) {
