@@ -55,7 +55,7 @@ WITH_CGO   := internal/nvml $(CGO:./%=%)
 REAL_NODE  := e2e/node e2e/newcomer
 # These run operators of other kinds of job than JobSet.
 OPERATORS  := e2e/slurm
-# It builds the remediator of an earlier commit, which a shallow clone does not have.
+# It builds earlier commits, which a shallow clone does not have.
 HISTORY    := e2e/upgrade
 # It reads what `make site` has made.
 SITE       := site

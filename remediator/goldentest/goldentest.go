@@ -23,14 +23,20 @@ func folder() string {
 	return near
 }
 
-var keep = flag.Bool("keep", false, "write goldens that do not exist; one that exists is never changed")
+var (
+	keep = flag.Bool("keep", false, "write goldens that do not exist; one that exists is never changed")
+	into = flag.String("into", "", "make all goldens anew in this `folder` and compare nothing, see e2e/upgrade")
+)
 
-// Read returns the golden of a name. With -keep one that does not exist is made and written first.
+// Read returns the golden of a name. With -keep one that does not exist is made and written first, with -into each one is made anew.
 func Read[T any](t *testing.T, name string, made func(*testing.T) T) T {
 	t.Helper()
 	path := filepath.Join(folder(), name+".json")
 	text, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) && *keep {
+	if *into != "" {
+		path, err = filepath.Join(*into, name+".json"), fs.ErrNotExist
+	}
+	if errors.Is(err, fs.ErrNotExist) && (*keep || *into != "") {
 		text = encode(t, made(t))
 		write(t, path, text)
 	} else if err != nil {
@@ -47,6 +53,9 @@ func Read[T any](t *testing.T, name string, made func(*testing.T) T) T {
 // Answer compares what was decided about a golden with the answer that was kept beside it.
 func Answer(t *testing.T, name string, got any) {
 	t.Helper()
+	if *into != "" {
+		return
+	}
 	path := filepath.Join(folder(), name+".answer.json")
 	text := encode(t, got)
 	want, err := os.ReadFile(path)
