@@ -34,6 +34,23 @@ func TestHelmLint(t *testing.T) {
 	}
 }
 
+// What Helm prints after an installation says which rules act.
+func TestNotesSayWhatActs(t *testing.T) {
+	for set, want := range map[string]string{
+		"policy.mode=observe":               "The remediator only observes until you upgrade with",
+		"policy.mode=enforce":               "The remediator acts.\n",
+		"policy.rules.gpu-xid.mode=enforce": "The remediator acts by gpu-xid. Other rules only observe until",
+		"policy.rules.gpu-xid.mode=observe": "The remediator only observes until you upgrade with",
+		"remediator.policyConfigMap=ours":   "The remediator does what the policy in ConfigMap ours says.",
+	} {
+		out, err := helm(t.Context(), "install", "pitcrew", ".", "--namespace", "pitcrew", "--dry-run=client", "--set", set)
+		if err != nil || !strings.Contains(out, want) {
+			_, notes, _ := strings.Cut(out, "NOTES:")
+			t.Errorf("with %s: %v, not %q but %s", set, err, want, notes)
+		}
+	}
+}
+
 // Artifact Hub and `helm search` show these. A file of this repository that Chart.yaml links to exists.
 func TestChartMetadata(t *testing.T) {
 	text, err := os.ReadFile("Chart.yaml")
