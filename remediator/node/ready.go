@@ -137,3 +137,8 @@ func Accelerators(list corev1.ResourceList) []corev1.ResourceName {
 	}
 	return names
 }
+
+// PodFinished reports whether a pod has ended, well or not: it holds nothing of its node any more.
+func PodFinished(p *corev1.Pod) bool {
+	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+}

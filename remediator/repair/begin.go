@@ -79,7 +79,7 @@ func beginOnQuarantined(d *decision, q *causes.Record) {
 	switch {
 	case release && validated: // the engine releases the node now
 	case stopped && !release:
-	case d.policy.Repair.Validate != nil && !validated && (release || awaits && !d.validationFailed(q)):
+	case d.policy.Repair.Validate != nil && !validated && (release || awaits && !d.record.ValidationFailed(q.ID, d.boot())):
 		tryOpen(d, visit.Visit{Kind: visit.Validation, Quarantine: q.ID}, d.policy.Repair.Validate.Template)
 	case !stopped:
 		beginRepair(d, q)
@@ -105,12 +105,6 @@ func (s *situation) cannotRelease(q *causes.Record, validated bool) string {
 		return fmt.Sprintf("the validation has passed, but %s has not cleared", faulty)
 	}
 	return ""
-}
-
-// validationFailed reports whether a validation for the quarantine has failed in this boot and nothing was repaired since.
-func (s *situation) validationFailed(q *causes.Record) bool {
-	v := s.record.LastVisit(q.ID, visit.Repair, visit.Validation)
-	return v != nil && v.Kind == visit.Validation && v.Phase == visit.Failed && v.BootID == s.boot()
 }
 
 // beginRepair opens a repair if the quarantine needs one now and may get it.
@@ -144,12 +138,7 @@ func beginRepair(d *decision, q *causes.Record) {
 
 // tryOpen opens a visit to a quarantined node, or notes what it waits for. It returns whether the visit is open.
 func tryOpen(d *decision, v visit.Visit, template string) bool {
-	if at := d.gate(&v, template); at.reason != "" {
-		d.waitAt(&v, at)
-		return false
-	}
-	if !node.IsReady(d.facts.Node) {
-		d.waitFor("ready", "%s waits until the node is Ready", v.Kind)
+	if !d.tryGate(&v, template) {
 		return false
 	}
 	if d.facts.Live == nil {
@@ -170,13 +159,19 @@ func tryOpen(d *decision, v visit.Visit, template string) bool {
 	return true
 }
 
-// waitAt notes that the gate lets no visit begin.
-func (d *decision) waitAt(v *visit.Visit, at barrier) {
-	reason := at.reason
-	if reason == byOthers {
-		reason = byHold
+// tryGate returns whether the gate lets a visit begin on a node that is Ready, or notes what the visit waits for.
+func (d *decision) tryGate(v *visit.Visit, template string) bool {
+	at := d.gate(v, template)
+	switch {
+	case at.reason == byOthers:
+		at.reason = byHold
+	case at.reason == "" && !node.IsReady(d.facts.Node):
+		at = barrier{"ready", "the node is not Ready"}
 	}
-	d.waitFor(reason, "%s waits: %s", v.Kind, at.why)
+	if at.reason != "" {
+		d.waitFor(at.reason, "%s waits: %s", v.Kind, at.why)
+	}
+	return at.reason == ""
 }
 
 // advise keeps the advice for the quarantine up to date while no visit is under way.

@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
-	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/firstcheck"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/pods"
@@ -55,12 +54,7 @@ func beginSweep(d *decision) {
 // beginFirstCheck takes the taint of new nodes away, or begins the check under load before that.
 func beginFirstCheck(d *decision) {
 	f, v := d.policy.FirstCheck, visit.Visit{Kind: visit.FirstCheck}
-	if at := d.gate(&v, ""); at.reason != "" {
-		d.waitFor(byHold, "first check waits: %s", at.why)
-		return
-	}
-	if !node.IsReady(d.facts.Node) {
-		d.waitFor("ready", "first check waits until the node is Ready")
+	if !d.tryGate(&v, "") {
 		return
 	}
 	if why := d.unproved(); why != "" {

@@ -72,14 +72,8 @@ func ending(d *decision, v *visit.Visit) {
 
 // isOver reports whether the Job and all pods of Jobs are gone, or have had the time that they may take.
 func (s *situation) isOver(v *visit.Visit) bool {
-	limit, running := endTimeout, pods.OfJobs(s.facts.Live.Pods, s.facts.Namespace)
-	for _, pod := range running {
-		grace := time.Duration(corev1.DefaultTerminationGracePeriodSeconds) * time.Second // the default of the API
-		if seconds := pod.Spec.TerminationGracePeriodSeconds; seconds != nil {
-			grace = time.Duration(*seconds) * time.Second
-		}
-		limit = max(limit, grace+endTimeout)
-	}
+	running := pods.OfJobs(s.facts.Live.Pods, s.facts.Namespace)
+	limit := pods.Grace(running) + endTimeout
 	if v.Kind == visit.Sweep {
 		limit = yieldTimeout
 	}

@@ -8,10 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/breaker"
-	"github.com/pitcrew-dev/pitcrew/remediator/repair/job"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/operator"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/peers"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/starts"
@@ -77,7 +75,7 @@ type Live struct {
 	Pods, JobPods []corev1.Pod
 	// Bundle is the name of the evidence that was written for the visit; empty: none yet.
 	Bundle string
-	// Templates are the PodTemplates that exist of those that [Facts.Templates] names; TemplateProblems says by name why one could not be
+	// Templates are the PodTemplates that exist of those that package job names in Templates; TemplateProblems says by name why one could not be
 	// read.
 	Templates        map[string]*corev1.PodTemplate
 	TemplateProblems map[string]string
@@ -96,21 +94,6 @@ func (f Facts) MayStart() bool {
 	}
 	phase := f.Record.Current.Phase
 	return phase == visit.Emptying || phase == visit.Working && f.Job == nil
-}
-
-// Templates names the PodTemplates that the next step may need.
-func (f Facts) Templates(p *policy.Policy) []string {
-	var names []string
-	if f.Record != nil && f.Record.Current != nil && f.Record.Current.Template != "" {
-		names = append(names, f.Record.Current.Template)
-	}
-	for _, check := range job.Checks(p) {
-		if check.Template != "" {
-			names = append(names, check.Template)
-		}
-	}
-	slices.Sort(names)
-	return slices.Compact(names)
 }
 
 // Step is what must be done about a node. What the node must carry comes first: everything else is done once it carries that.

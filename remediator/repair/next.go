@@ -77,7 +77,7 @@ func visiting(d *decision, v *visit.Visit) {
 		d.stop(why)
 		return
 	}
-	if why := ofOtherVersion(v); why != "" {
+	if why := v.OfOtherVersion(); why != "" {
 		d.event(corev1.EventTypeWarning, endReason(v.Kind), "visit ended: %s", why)
 		d.close(visit.Yielded, "%s", why)
 		return
@@ -106,19 +106,6 @@ func (d *decision) finish() Step {
 type decision struct {
 	situation
 	step Step
-}
-
-// ofOtherVersion says why this version does not go on with a visit that another one has begun; empty: it does.
-func ofOtherVersion(v *visit.Visit) string {
-	switch {
-	case v.Group != nil:
-		return "Pitcrew checks no groups of nodes any more"
-	case !v.Kind.IsKnown():
-		return fmt.Sprintf("kind %s is of a later version of Pitcrew", v.Kind)
-	case !v.Phase.IsKnown():
-		return fmt.Sprintf("phase %.40q is of a later version of Pitcrew", v.Phase)
-	}
-	return ""
 }
 
 // openVisit begins a visit.

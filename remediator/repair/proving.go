@@ -97,20 +97,6 @@ func healthy(d *decision, v *visit.Visit) {
 	d.record.Checked = &visit.Checked{At: d.now, BootID: v.BootID, Template: v.Template, Args: v.Args, Quarantine: v.Quarantine}
 	d.event(corev1.EventTypeNormal, NodeChecked, "%s has passed: %s", v.Kind, commandOf(v.Template, v.Args))
 	d.result(v, ResultHealthy)
-	noteSwept(d, v)
+	d.record.NoteSwept(v, d.policy.Sweeps, d.now)
 	d.close(visit.Passed, "passed")
-}
-
-// noteSwept notes that a sweep has found out whether the node is healthy.
-func noteSwept(d *decision, v *visit.Visit) {
-	if v.Kind != visit.Sweep {
-		return
-	}
-	kept := map[string]time.Time{v.Sweep: d.now}
-	for _, s := range d.policy.Sweeps {
-		if at, ok := d.record.Swept[s.Name]; ok && s.Name != v.Sweep {
-			kept[s.Name] = at
-		}
-	}
-	d.record.Swept = kept
 }

@@ -252,7 +252,7 @@ func failed(d *decision, v *visit.Visit, why string) {
 func problem(d *decision, v *visit.Visit, why string) {
 	d.event(corev1.EventTypeWarning, NodeChecked, "%s has found a fault: %s", v.Kind, why)
 	d.result(v, ResultProblem)
-	noteSwept(d, v)
+	d.record.NoteSwept(v, d.policy.Sweeps, d.now)
 	d.close(visit.Failed, "found a fault: %s", why)
 }
 

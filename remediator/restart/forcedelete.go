@@ -104,7 +104,7 @@ func waiting(limits policy.Restart, pod *corev1.Pod, n *corev1.Node, cur Restart
 	var since time.Time
 	silent := false
 	if n != nil {
-		if since, silent = node.NoHeartbeatSince(n); !silent && (!NotReady(n) || PodFinished(pod) || !Overdue(pod, EndsBy, now)) {
+		if since, silent = node.NoHeartbeatSince(n); !silent && (!NotReady(n) || node.PodFinished(pod) || !Overdue(pod, EndsBy, now)) {
 			return ""
 		}
 	}
@@ -136,7 +136,7 @@ func (f Facts) waitsForNodes() bool {
 	waits, over := false, map[types.UID]bool{}
 	for _, u := range f.Unconfirmed {
 		waits = waits || u.Waiting != ""
-		over[u.Pod.UID] = u.Waiting != "" || PodFinished(u.Pod)
+		over[u.Pod.UID] = u.Waiting != "" || node.PodFinished(u.Pod)
 	}
 	return waits && !slices.ContainsFunc(f.Remaining,
 		func(p metav1.PartialObjectMetadata) bool { return p.DeletionTimestamp != nil && !over[p.UID] })

@@ -193,8 +193,3 @@ func (f SuspendField) changed(stop bool) string {
 	}
 	return fmt.Sprintf("set %s to %t", f.Path, stop == f.StopValue)
 }
-
-// PodFinished reports whether a pod has ended, well or not.
-func PodFinished(p *corev1.Pod) bool {
-	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
-}

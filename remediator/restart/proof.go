@@ -42,7 +42,7 @@ func ProofOfDeath(pod *corev1.Pod, n *corev1.Node, now time.Time) string {
 // as long as its kubelet answers; from a node that is not Ready Kubernetes evicts pods, and the ranks beside them run on. n is nil if
 // there is none of that name.
 func ActiveOn(pod *corev1.Pod, n *corev1.Node) bool {
-	return !PodFinished(pod) && (pod.DeletionTimestamp == nil || n != nil && NotReady(n))
+	return !node.PodFinished(pod) && (pod.DeletionTimestamp == nil || n != nil && NotReady(n))
 }
 
 // NotReady is [node.NotReady] without the condition.

@@ -237,7 +237,7 @@ func (f *jobFacts) observeRestart(inNamespace []corev1.Pod, nodes []corev1.Node)
 	}
 	facts.Held = held(f, facts.Affected, nodes)
 	for _, pod := range inNamespace {
-		mine, finished := f.selects(&pod), restart.PodFinished(&pod)
+		mine, finished := f.selects(&pod), node.PodFinished(&pod)
 		metadata := metav1.PartialObjectMetadata{ObjectMeta: pod.ObjectMeta}
 		switch {
 		case job.MustEnd(cur, &pod) && (!finished || mine && pod.DeletionTimestamp != nil):

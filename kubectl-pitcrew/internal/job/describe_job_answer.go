@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart/ratelimit"
@@ -78,7 +79,7 @@ func (f *jobFacts) evaluate(q restart.Trigger, onNode []corev1.Pod) (evaluation,
 		e.unknown[ratelimit.MaxConcurrent] = "jobs of other namespaces cannot be listed"
 	}
 	shares := job.SharesGang(onNode)
-	stopped := slices.DeleteFunc(slices.Clone(f.pods), func(p corev1.Pod) bool { return restart.PodFinished(&p) || !shares(&p) })
+	stopped := slices.DeleteFunc(slices.Clone(f.pods), func(p corev1.Pod) bool { return node.PodFinished(&p) || !shares(&p) })
 	if f.capacity != nil {
 		room, err := f.capacity(q, job.Unplaced(stopped))
 		switch {

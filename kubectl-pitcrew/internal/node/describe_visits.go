@@ -21,6 +21,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/status"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/job"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 )
 
@@ -172,13 +173,11 @@ func jobsOf(ctx context.Context, api client.Client, v *visit.Visit) ([]string, e
 	return all, nil
 }
 
-func jobState(job *batchv1.Job) string {
-	for _, c := range job.Status.Conditions {
-		if c.Status == corev1.ConditionTrue && (c.Type == batchv1.JobComplete || c.Type == batchv1.JobFailed) {
-			return string(c.Type) + after(": ", cmp.Or(c.Message, c.Reason))
-		}
+func jobState(of *batchv1.Job) string {
+	if end, ok := job.EndOf(of); ok {
+		return string(end.Type) + after(": ", cmp.Or(end.Message, end.Reason))
 	}
-	if job.DeletionTimestamp != nil {
+	if of.DeletionTimestamp != nil {
 		return "is being deleted"
 	}
 	return "under way"

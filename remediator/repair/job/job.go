@@ -97,6 +97,21 @@ func Checks(p *policy.Policy) []policy.Check {
 	return checks
 }
 
+// Templates names the PodTemplates that the next step of a node may need. r is the record of its visits, which may be nil.
+func Templates(p *policy.Policy, r *visit.Record) []string {
+	var names []string
+	if r != nil && r.Current != nil && r.Current.Template != "" {
+		names = append(names, r.Current.Template)
+	}
+	for _, check := range Checks(p) {
+		if check.Template != "" {
+			names = append(names, check.Template)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
 // New returns the Job of an attempt.
 func New(t *corev1.PodTemplate, n *corev1.Node, v *visit.Visit, namespace string) *batchv1.Job {
 	labels := map[string]string{conditions.LabelTemplate: v.Template, conditions.LabelVisit: v.ID}
@@ -172,10 +187,8 @@ func Read(job *batchv1.Job, pods []corev1.Pod, v *visit.Visit, now time.Time) St
 		return s
 	}
 	s.Started = job.Status.Ready != nil && *job.Status.Ready > 0
-	for _, c := range job.Status.Conditions {
-		if (c.Type == batchv1.JobComplete || c.Type == batchv1.JobFailed) && c.Status == corev1.ConditionTrue {
-			s.Ended, s.Message = true, strings.TrimSpace(c.Reason+" "+c.Message)
-		}
+	if end, ok := EndOf(job); ok {
+		s.Ended, s.Message = true, strings.TrimSpace(end.Reason+" "+end.Message)
 	}
 	if job.DeletionTimestamp != nil && !s.Ended {
 		s.Ended, s.Message = true, "its Job was deleted by others"
@@ -189,6 +202,17 @@ func Read(job *batchv1.Job, pods []corev1.Pod, v *visit.Visit, now time.Time) St
 		s.readPod(&pods[i])
 	}
 	return s
+}
+
+// EndOf returns the condition with which a Job has ended; false: it has not.
+func EndOf(job *batchv1.Job) (batchv1.JobCondition, bool) {
+	i := slices.IndexFunc(job.Status.Conditions, func(c batchv1.JobCondition) bool {
+		return c.Status == corev1.ConditionTrue && (c.Type == batchv1.JobComplete || c.Type == batchv1.JobFailed)
+	})
+	if i < 0 {
+		return batchv1.JobCondition{}, false
+	}
+	return job.Status.Conditions[i], true
 }
 
 // readPod reads what the pod of the Job says. Its termination message is input.

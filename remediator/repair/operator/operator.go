@@ -13,6 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
 )
 
 const (
@@ -104,8 +106,7 @@ func Leaving(pauses bool, n *corev1.Node, pods []corev1.Pod) (leaving []corev1.P
 				operand[key] = value
 			}
 		}
-		ended := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
-		if !ended && !labels.SelectorFromSet(operand).Matches(labels.Set(n.Labels)) {
+		if !node.PodFinished(&pod) && !labels.SelectorFromSet(operand).Matches(labels.Set(n.Labels)) {
 			leaving = append(leaving, pod)
 		}
 	}

@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/sweep"
 )
 
@@ -17,7 +19,7 @@ import (
 func InTheWay(all []corev1.Pod, jobs string, reboots bool) (pods []corev1.Pod) {
 	for _, pod := range all {
 		switch {
-		case hasEnded(&pod):
+		case node.PodFinished(&pod):
 		case pod.Namespace == jobs && jobs != "", reboots && !sweep.StaysOnNode(&pod), sweep.HoldsAccelerator(&pod):
 			pods = append(pods, pod)
 		}
@@ -34,11 +36,19 @@ func Evictable(pods []corev1.Pod, jobs string) []corev1.Pod {
 
 // OfJobs returns the pods of Jobs that have not ended.
 func OfJobs(pods []corev1.Pod, jobs string) []corev1.Pod {
-	return slices.DeleteFunc(slices.Clone(pods), func(pod corev1.Pod) bool { return pod.Namespace != jobs || hasEnded(&pod) })
+	return slices.DeleteFunc(slices.Clone(pods), func(pod corev1.Pod) bool { return pod.Namespace != jobs || node.PodFinished(&pod) })
 }
 
-func hasEnded(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+// Grace returns the longest time that one of the pods may take to end after it was deleted.
+func Grace(pods []corev1.Pod) (longest time.Duration) {
+	for _, pod := range pods {
+		grace := int64(corev1.DefaultTerminationGracePeriodSeconds) // the default of the API
+		if seconds := pod.Spec.TerminationGracePeriodSeconds; seconds != nil {
+			grace = *seconds
+		}
+		longest = max(longest, time.Duration(grace)*time.Second)
+	}
+	return longest
 }
 
 // Names names pods in a sentence.

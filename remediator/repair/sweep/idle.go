@@ -12,7 +12,7 @@ import (
 // has not.
 func HoldsAccelerator(pod *corev1.Pod) bool {
 	switch {
-	case pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed:
+	case node.PodFinished(pod):
 		return false
 	case len(pod.Spec.ResourceClaims) > 0 || pod.Status.ExtendedResourceClaimStatus != nil:
 		return true

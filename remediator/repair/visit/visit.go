@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 )
 
@@ -31,6 +32,19 @@ func (p Phase) IsKnown() bool {
 
 // Closed reports whether a visit in the phase has ended.
 func (p Phase) Closed() bool { return slices.Contains(closedPhases, p) }
+
+// OfOtherVersion returns why this version does not go on with a visit that another one has begun; empty: it does.
+func (v *Visit) OfOtherVersion() string {
+	switch {
+	case v.Group != nil:
+		return "Pitcrew checks no groups of nodes any more"
+	case !v.Kind.IsKnown():
+		return fmt.Sprintf("kind %s is of a later version of Pitcrew", v.Kind)
+	case !v.Phase.IsKnown():
+		return fmt.Sprintf("phase %.40q is of a later version of Pitcrew", v.Phase)
+	}
+	return ""
+}
 
 // MayHaveJob reports whether there may be a Job of the present attempt. In a phase of a later version there may be one.
 func (v *Visit) MayHaveJob() bool {
@@ -129,6 +143,27 @@ func (r *Record) Begun(within time.Duration, now time.Time) int {
 		of[v.Quarantine] = true
 	}
 	return len(of)
+}
+
+// ValidationFailed reports whether a validation for the quarantine has failed in a boot and nothing was repaired since.
+func (r *Record) ValidationFailed(quarantineID, bootID string) bool {
+	v := r.LastVisit(quarantineID, Repair, Validation)
+	return v != nil && v.Kind == Validation && v.Phase == Failed && v.BootID == bootID
+}
+
+// NoteSwept notes that a sweep has found out whether the node is healthy, and forgets those that are not among sweeps. Of another visit it
+// notes nothing.
+func (r *Record) NoteSwept(v *Visit, sweeps []policy.Sweep, now time.Time) {
+	if v.Kind != Sweep {
+		return
+	}
+	kept := map[string]time.Time{v.Sweep: now}
+	for _, s := range sweeps {
+		if at, ok := r.Swept[s.Name]; ok && s.Name != v.Sweep {
+			kept[s.Name] = at
+		}
+	}
+	r.Swept = kept
 }
 
 // RetryAt returns when a check may be tried again after one that has failed or could not run.

@@ -217,17 +217,17 @@ func Fits(node *corev1.Node, pod *corev1.Pod) bool {
 
 // place takes those of the wanted pods away for which a node, with the pods that are there, has room, and then those of the claims. first
 // is one of the job, which may preempt others.
-func place(wanted []corev1.Pod, first *corev1.Pod, claims []Claim, node *corev1.Node, there []corev1.Pod) ([]corev1.Pod, []Claim) {
-	free := node.Status.Allocatable.DeepCopy()
+func place(wanted []corev1.Pod, first *corev1.Pod, claims []Claim, n *corev1.Node, there []corev1.Pod) ([]corev1.Pod, []Claim) {
+	free := n.Status.Allocatable.DeepCopy()
 	for i := range there {
-		if p := &there[i]; !restart.PodFinished(p) && !preempts(first, p) {
+		if p := &there[i]; !node.PodFinished(p) && !preempts(first, p) {
 			take(free, needs(p))
 		}
 	}
 	placed := func(p corev1.Pod) bool {
 		need := needs(&p)
-		forgetClaimed(need, &p, node)
-		if !schedulable(node, &p) || !fits(need, free) {
+		forgetClaimed(need, &p, n)
+		if !schedulable(n, &p) || !fits(need, free) {
 			return false
 		}
 		take(free, need)

@@ -21,6 +21,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/repair"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/breaker"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/bundle"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/job"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 	"github.com/pitcrew-dev/pitcrew/remediator/visits/failures"
 )
@@ -82,7 +83,7 @@ func (r Reader) Read(ctx context.Context, p *policy.Policy, f repair.Facts) (*re
 		return live, nil
 	}
 	live.Templates, live.TemplateProblems = map[string]*corev1.PodTemplate{}, map[string]string{}
-	for _, name := range f.Templates(p) {
+	for _, name := range job.Templates(p, f.Record) {
 		var template corev1.PodTemplate
 		key := client.ObjectKey{Namespace: r.Jobs, Name: name}
 		switch err := r.Live.Get(ctx, key, &template); {
