@@ -303,7 +303,7 @@ func managerOptions(o options) ctrl.Options {
 // expired. A period of a tenth has it lead within 1.44 durations of the leader's death.
 //
 // A leader that gets no answer stops a period, the deadline and one request after its last renewal: client-go tries to release the lease
-// before it says that the leader has lost it, and controller-runtime has a request wait for half the deadline, or for a second. All that
+// before it reports that the leader has lost it, and controller-runtime has a request wait for half the deadline, or for a second. All that
 // is less than a lease of 3 s or more, so it has stopped before a standby may lead. A process that was stopped, or answers that come
 // late, can still make two leaders overlap: a write is then refused if its object has changed, but the budgets may be used twice.
 func election(leaseDuration time.Duration) (renewDeadline, retryPeriod time.Duration) {

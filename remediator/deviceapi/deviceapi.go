@@ -26,7 +26,7 @@ var (
 	RuleVersions = []string{"v1", "v1beta2"}
 )
 
-// ErrTooMany says that a node has more than [MaxSlices] ResourceSlices.
+// ErrTooMany reports that a node has more than [MaxSlices] ResourceSlices.
 var ErrTooMany = fmt.Errorf("the node has more than %d ResourceSlices, which are not read", MaxSlices)
 
 // Slices lists the ResourceSlices of a node, at most [MaxSlices]. An error is one of the API server or [ErrTooMany].

@@ -38,9 +38,9 @@ type admission struct {
 func (a *admission) startRestart(ctx context.Context, t restart.Trigger, kind kinds.Kind, job restart.Job, rec restart.Record,
 	onNode []corev1.Pod) (time.Duration, error) {
 	now := a.clock.Now()
-	begun := rec.With(t, 0, now)
-	if step, requested := restart.AbortedEarly(begun, job, now); requested {
-		return 0, a.close(ctx, job, begun, step)
+	started := rec.With(t, 0, now)
+	if step, requested := restart.AbortedEarly(started, job, now); requested {
+		return 0, a.close(ctx, job, started, step)
 	}
 	limits := ratelimit.LimitsOf(t, job, a.settings.restartPolicy())
 	var others []ratelimit.Other

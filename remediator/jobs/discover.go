@@ -37,7 +37,7 @@ func (c *Controller) RestartJobsOnNode(ctx context.Context, t restart.Trigger) (
 	waiting.Begin(t)
 	defer func() {
 		left := waiting.End(t.ID, err == nil)
-		if often := report.LookAgain(c.admission.clock.Now().Sub(t.Since)); err == nil && left && (after == 0 || after > often) {
+		if often := report.RecheckAfter(c.admission.clock.Now().Sub(t.Since)); err == nil && left && (after == 0 || after > often) {
 			after = often
 		}
 	}()

@@ -66,11 +66,11 @@ func (r *reconciler) suspendElsewhere(ctx context.Context, job restart.Job, cur 
 func (r *reconciler) unconfirmed(ctx context.Context, job restart.Job, cur restart.Restart,
 	remaining []metav1.PartialObjectMetadata) ([]restart.Unconfirmed, error) {
 	now := r.clock.Now()
-	silent, err := r.silentCauses(ctx, cur)
+	notReady, err := r.causesNotReady(ctx, cur)
 	if err != nil {
 		return nil, err
 	}
-	pods, err := r.pods.DeletingOn(ctx, job, silent, remaining)
+	pods, err := r.pods.DeletingOn(ctx, job, notReady, remaining)
 	if err != nil {
 		return nil, err
 	}
@@ -100,9 +100,9 @@ func (r *reconciler) unconfirmed(ctx context.Context, job restart.Job, cur resta
 	return judged, nil
 }
 
-// silentCauses are the names of those nodes that caused a restart and are gone or not Ready, as the cache of the nodes shows them, at most
-// podreader.MaxNodes of them.
-func (r *reconciler) silentCauses(ctx context.Context, cur restart.Restart) (names []string, err error) {
+// causesNotReady are the names of those nodes that caused a restart and are gone or not Ready, as the cache of the nodes shows them, at
+// most podreader.MaxNodes of them.
+func (r *reconciler) causesNotReady(ctx context.Context, cur restart.Restart) (names []string, err error) {
 	for _, c := range cur.Quarantines {
 		if c.Kind() == restart.JobStalled { // no node is its cause
 			continue

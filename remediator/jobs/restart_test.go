@@ -583,8 +583,8 @@ func TestWhatWouldHarmAJobIsRefusedAndReportedOnce(t *testing.T) {
 			if since, waits := now[named]; !waits || len(now) != 1 || !since.Equal(q.Since) {
 				t.Errorf("the metric names %v, want %v since %s", now, named, q.Since)
 			}
-			if again, err := r.RestartJobsOnNode(t.Context(), q); again != report.LookSoon || err != nil {
-				t.Errorf("call again after %s, %v; want %s", again, err, report.LookSoon)
+			if again, err := r.RestartJobsOnNode(t.Context(), q); again != report.RecheckSoon || err != nil {
+				t.Errorf("call again after %s, %v; want %s", again, err, report.RecheckSoon)
 			}
 			if err := tm.c.Client.Delete(t.Context(), g.object(), client.PropagationPolicy(metav1.DeletePropagationBackground)); err != nil {
 				t.Fatal(err)

@@ -122,7 +122,7 @@ func TestAnUnknownOwnerIsNoLabelOfAMetric(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			team := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team", Labels: optedIn}}
 			c, q, named := onNodeA(t, interceptor.Funcs{}, []*corev1.Pod{pod}, team)
-			if after, err := c.RestartJobsOnNode(t.Context(), q); after != report.LookSoon || err != nil {
+			if after, err := c.RestartJobsOnNode(t.Context(), q); after != report.RecheckSoon || err != nil {
 				t.Errorf("again after %s: %v", after, err)
 			}
 			want := []string{"Pod team/worker UnknownOwner", "other counted 1: UnknownOwner"}
@@ -229,7 +229,7 @@ func TestANodeIsLookedAtLessOftenLater(t *testing.T) {
 			t.Errorf("after %s: again after %s, want %s: %v", since, after, want, err)
 		}
 	}
-	if report.ForgetAfter < 2*report.LookLate {
+	if report.ForgetAfter < 2*report.RecheckLate {
 		t.Errorf("a job is forgotten after %s, between two looks", report.ForgetAfter)
 	}
 }

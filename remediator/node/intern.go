@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// interned are strings that many nodes have: keys of labels and their values, and what healthy conditions say. Kept once,
+// interned are strings that many nodes have: keys of labels and their values, and what healthy conditions report. Kept once,
 // they need a third of the memory of a cache of whole copies.
 var interned = interner[string]{most: 20_000, known: map[string]string{}}
 

@@ -26,8 +26,8 @@ const (
 	perEntry = 64
 )
 
-// TooLarge says what of a node in the cache is more than is kept of one; empty: nothing is. Such a node is [Excluded]: nothing is decided
-// about it, and it must not be patched.
+// TooLarge returns what of a node in the cache is more than is kept of one; empty: nothing is. Such a node is [Excluded]: nothing is
+// decided about it, and it must not be patched.
 func TooLarge(n *corev1.Node) string { return n.Annotations[tooLarge] }
 
 // Slimmer makes the Nodes that the cache keeps. Use [NewSlimmer].
@@ -138,7 +138,7 @@ func (s *Slimmer) fill(slim, n, last *corev1.Node) {
 // budget is the room that is left for a node.
 type budget struct {
 	left int
-	// excess says what there was no room for; empty: nothing.
+	// excess is what there was no room for; empty: nothing.
 	excess string
 }
 

@@ -259,7 +259,7 @@ func TestABigBurstBeginsAndEndsOnce(t *testing.T) {
 		end()
 	}
 	for i := range 2 * burst.BigBurst {
-		b.LookAgain(strconv.Itoa(i)) // as all nodes are at the start
+		b.Recheck(strconv.Itoa(i)) // as all nodes are at the start
 	}
 	for i := range burst.BigBurst - 1 {
 		b.Change(strconv.Itoa(i), "1")
@@ -296,7 +296,7 @@ func TestNodesThatWereThereBeforeMakeNoBigBurst(t *testing.T) {
 			t.Errorf("nodes of the first list %t: told %v", before, told)
 		}
 		for i := range burst.BigBurst {
-			c.burst.LookAgain(strconv.Itoa(i))
+			c.burst.Recheck(strconv.Itoa(i))
 		}
 		for i := range burst.BigBurst / 10 { // many of them need something
 			c.burst.Wrote(strconv.Itoa(i), "2")

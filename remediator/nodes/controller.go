@@ -240,12 +240,12 @@ var enqueueWhenIdle = handler.Funcs{GenericFunc: func(
 func (c *Controller) allNodes(ctx context.Context, _ client.Object) []reconcile.Request {
 	var nodes corev1.NodeList
 	if err := c.client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "List nodes after a change of the pause or of the policy")
+		ctrl.LoggerFrom(ctx).Error(err, "Failed to list nodes after a change of the pause or of the policy; deciding each at its next change")
 		return nil
 	}
 	var requests []reconcile.Request
 	for i := range nodes.Items {
-		c.burst.LookAgain(nodes.Items[i].Name)
+		c.burst.Recheck(nodes.Items[i].Name)
 		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&nodes.Items[i])})
 	}
 	return requests

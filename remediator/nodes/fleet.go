@@ -50,7 +50,7 @@ func (f *fleet) others(ctx context.Context, p *policy.Policy, except string) (li
 	return f.peers.Others(except), nil
 }
 
-// rememberDoubtful notes the start of a write whose answer was lost. It counts, too, once the node is gone, so that nobody will
+// rememberDoubtful notes the start of a write whose answer was lost. It counts, too, once the node is gone, so that no one will
 // know whether it was written.
 func (f *fleet) rememberDoubtful(p *policy.Policy, w write) {
 	f.breaker.Remember(p, w.Lost.Node, w.Lost.Decision.Started)
@@ -87,7 +87,7 @@ func (f *fleet) refresh(ctx context.Context, p *policy.Policy) error {
 			f.policy = nil
 			return err
 		}
-		f.put(name, n)
+		f.updatePeer(name, n)
 	}
 	return nil
 }
@@ -102,10 +102,10 @@ func (f *fleet) refreshAll(ctx context.Context, p *policy.Policy, remembered lim
 	}
 	f.policy, f.peers, f.memory = p, limits.NewFleet(), remembered
 	for name := range remembered {
-		f.put(name, nil)
+		f.updatePeer(name, nil)
 	}
 	for i := range nodes.Items {
-		f.put(nodes.Items[i].Name, &nodes.Items[i])
+		f.updatePeer(nodes.Items[i].Name, &nodes.Items[i])
 	}
 	return nil
 }
@@ -139,8 +139,8 @@ func (f *fleet) asWritten(n *corev1.Node, remembered *limits.NodeStarts) limits.
 	return written
 }
 
-// put sums up the node of a name. Without one that is a peer, what is remembered of it counts.
-func (f *fleet) put(name string, n *corev1.Node) {
+// updatePeer sums up the node of a name. Without one that is a peer, what is remembered of it counts.
+func (f *fleet) updatePeer(name string, n *corev1.Node) {
 	remembered := f.memory[name]
 	switch {
 	case n != nil && !node.Excluded(n):

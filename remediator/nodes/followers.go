@@ -59,7 +59,7 @@ func (c *Controller) showOthers(n *corev1.Node, d quarantine.Decision) {
 // keepEvidence reports whether there is nothing to keep about the node, or it is kept.
 func (c *Controller) keepEvidence(ctx context.Context, n *corev1.Node, r *causes.Record) bool {
 	if err := c.evidence.Keep(ctx, n, r); err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "The evidence is not kept yet")
+		ctrl.LoggerFrom(ctx).Error(err, "Failed to keep the evidence; retrying")
 		return false
 	}
 	return true

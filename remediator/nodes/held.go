@@ -45,7 +45,7 @@ func (f *fleet) noteHeld(p *policy.Policy, node string, d quarantine.Decision) {
 // else.
 type waker struct {
 	*Controller
-	again func(ctx context.Context, node string)
+	retry func(ctx context.Context, node string)
 	every time.Duration
 }
 
@@ -61,10 +61,10 @@ func (w *waker) Start(ctx context.Context) error {
 		}
 		names, err := w.findRetries(ctx)
 		if err != nil {
-			ctrl.LoggerFrom(ctx).Error(err, "Cannot tell whether a limit still holds nodes back; each is decided again within a minute")
+			ctrl.LoggerFrom(ctx).Error(err, "Failed to read whether a limit still holds nodes back; deciding each again within a minute")
 		}
 		for _, name := range names {
-			w.again(ctx, name)
+			w.retry(ctx, name)
 		}
 	}
 }

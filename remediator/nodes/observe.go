@@ -65,7 +65,7 @@ func (c *Controller) counted() predicate.Predicate {
 		if !e.IsInInitialList {
 			return changes(e)
 		}
-		c.burst.LookAgain(e.Object.GetName())
+		c.burst.Recheck(e.Object.GetName())
 		return true
 	}
 	return every

@@ -67,12 +67,12 @@ type Policy struct {
 	Repair *Repair `yaml:"repair"`
 	// sweeps check idle nodes, by name. A name is a DNS label.
 	Sweeps []Sweep `yaml:"sweeps"`
-	// pools say which conditions the nodes report, by name. A name is a DNS label. `firstCheck` waits for these, and sweeps and
+	// pools are the conditions that the nodes report, by name. A name is a DNS label. `firstCheck` waits for these, and sweeps and
 	// validations need the condition that proves their check.
 	Pools []pool.Pool `yaml:"pools"`
 	// firstCheck removes the taint of new nodes when they have proven to be healthy.
 	FirstCheck *FirstCheck `yaml:"firstCheck"`
-	// rules say what to do about each condition, by name. A name is a DNS label. A condition without a rule has no consequence.
+	// rules are what to do about each condition, by name. A name is a DNS label. A condition without a rule has no consequence.
 	//
 	// They are in the order in which they are tried: by priority, then by name.
 	Rules []Rule `yaml:"rules"`

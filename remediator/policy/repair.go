@@ -32,7 +32,7 @@ import (
 //	    drain: {mode: wait, timeout: 30m}
 //	    validate: {template: check, args: [-level, "3"], timeout: 45m}
 type Repair struct {
-	// mode says who decides. `off`, which may be written as false: nothing is repaired. `approve`: a repair waits for
+	// mode is who decides. `off`, which may be written as false: nothing is repaired. `approve`: a repair waits for
 	// `kubectl pitcrew repair NODE --approve`. `auto`: a repair begins by itself. Validations begin by themselves in each of them.
 	Mode RepairMode `yaml:"mode" values:"off approve auto"`
 	// maxConcurrent is how many nodes are repaired or validated at the same time.
@@ -60,7 +60,7 @@ type Repair struct {
 	Collect *Collect `yaml:"collect"`
 }
 
-// RepairMode says who decides about a repair.
+// RepairMode is who decides about a repair.
 type RepairMode string
 
 // The values of [RepairMode].

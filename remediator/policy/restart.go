@@ -38,7 +38,7 @@ type Restart struct {
 	// checkCapacity blocks a restart until there is room for the ranks that have to move. Leave it off where an autoscaler adds
 	// nodes for pending pods.
 	CheckCapacity bool `yaml:"checkCapacity"`
-	// forceDelete says which pods of a stopping job are deleted although nothing proves that their processes have ended.
+	// forceDelete selects the pods of a stopping job that are deleted although nothing proves that their processes have ended.
 	// `never`: none. `unreachable`: those on nodes that do not answer (Ready is Unknown). `quarantined`: also those on quarantined
 	// nodes that do answer. The processes may still run and write. Pods on nodes that are proven dead are always deleted.
 	ForceDelete ForceDelete `yaml:"forceDelete" values:"never unreachable quarantined"`
@@ -46,7 +46,7 @@ type Restart struct {
 	ForceDeleteAfter time.Duration `yaml:"forceDeleteAfter"`
 	// podFailures restarts jobs when a rank fails without any fault of a node.
 	PodFailures PodFailures `yaml:"podFailures"`
-	// stalls says what is done about a stalled job, of which all pods run.
+	// stalls is what is done about a stalled job, of which all pods run.
 	Stalls Stalls `yaml:"stalls"`
 }
 
@@ -63,7 +63,7 @@ type BackOff struct {
 	Max time.Duration `yaml:"max"`
 }
 
-// ForceDelete says which pods of a stopping job may be deleted before their kubelet confirms that their processes have ended.
+// ForceDelete selects the pods of a stopping job that may be deleted before their kubelet confirms that their processes have ended.
 type ForceDelete string
 
 // The values of [ForceDelete]. Each includes those before it. A pod on a node that is deleted counts as on an unreachable one.
@@ -95,13 +95,13 @@ type PodFailures struct {
 //	  restart:
 //	    stalls: {mode: observe}
 type Stalls struct {
-	// mode says what is done about such a job. `off`: no log is read. `observe`: the Event JobStalled and a ConfigMap with the
+	// mode is what is done about such a job. `off`: no log is read. `observe`: the Event JobStalled and a ConfigMap with the
 	// evidence. `restart`: then the job is restarted as a whole, if it has opted in to restarts and as far as the limits of
 	// spec.restart allow it, at most three times in 24 hours. Whether it is `off` is read when the remediator starts.
 	Mode StallsMode `yaml:"mode" values:"off observe restart"`
 }
 
-// StallsMode says what is done about stalled jobs.
+// StallsMode is what is done about stalled jobs.
 type StallsMode string
 
 // The values of [StallsMode].

@@ -30,7 +30,7 @@ const defaultClearAfter = 10 * time.Minute
 // defaultMaxDevices is the maxDevices of a rule that sets none: of a node with more bad GPUs, something that they share is bad.
 const defaultMaxDevices = 2
 
-// Rule says what to do about one NodeCondition.
+// Rule is what to do about one NodeCondition.
 //
 //	spec:
 //	  rules:
@@ -45,7 +45,7 @@ type Rule struct {
 	// Name is the key of the rule in the file.
 	Name string `yaml:"-"`
 
-	// match says which conditions on which nodes the rule is for.
+	// match selects the conditions, and the nodes, that the rule is for.
 	Match `yaml:"match" required:""`
 	// mode is the mode of this rule.
 	Observe bool `yaml:"mode" values:"enforce observe"`
@@ -105,7 +105,7 @@ func (r *Rule) SetDefaults() {
 	r.MaxDevices = defaultMaxDevices
 }
 
-// Match says which conditions on which nodes a rule is for. All fields that are set must match.
+// Match selects the conditions, and the nodes, that a rule is for. All fields that are set must match.
 //
 //	spec:
 //	  rules:

@@ -226,7 +226,8 @@ func (c *Controller) putOff(run types.NamespacedName) time.Duration {
 func (c *Controller) runsWithNode(ctx context.Context, node client.Object) []reconcile.Request {
 	var list corev1.ConfigMapList
 	if err := c.reports.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "Could not list the preflight reports of a new node", "node", node.GetName())
+		ctrl.LoggerFrom(ctx).Error(err, "Failed to list the preflight reports of a new node; judging them at their next change",
+			"node", node.GetName())
 		return nil
 	}
 	var requests []reconcile.Request

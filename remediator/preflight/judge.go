@@ -209,6 +209,6 @@ func (c *Controller) annotate(ctx context.Context, namespace string, s submissio
 		err = c.client.Patch(ctx, cm, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(fieldOwner))
 	}
 	if client.IgnoreNotFound(err) != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "Could not write the verdict on a report", "configMap", s.name)
+		ctrl.LoggerFrom(ctx).Error(err, "Failed to write the verdict on a report; leaving it as it is", "configMap", s.name)
 	}
 }

@@ -263,7 +263,7 @@ func pacedFollower(objects ...client.Object) (*follower, *events.FakeRecorder, *
 	now := clocktesting.NewFakePassiveClock(noon)
 	p := &policy.Policy{}
 	p.Restart.Stalls.Mode = policy.StallsObserve
-	f.Clock, f.reads, f.Policy, f.Jobs, f.silent = now, newReads(now), policy.Fixed(p), &asked{}, map[request]time.Time{}
+	f.Clock, f.reads, f.Policy, f.Jobs, f.quiet = now, newReads(now), policy.Fixed(p), &asked{}, map[request]time.Time{}
 	stored := fake.NewClientBuilder().WithObjects(objects...).Build()
 	f.watcher, f.apiReader, f.api = &latekinds.Watcher{Cache: jobCache{from: stored}}, stored, stored
 	return f, recorder, now

@@ -115,8 +115,8 @@ type follower struct {
 	places   map[string]int // by namespace; the sum of them is taken
 	taken    int
 	full     sets.Set[types.UID]
-	// silent is since when the jobs are quiet that have stalled or are overdue.
-	silent map[request]time.Time
+	// quiet is since when the jobs make no progress that have stalled or are overdue.
+	quiet map[request]time.Time
 }
 
 // SetupWithManager registers the metrics and adds to the manager what follows the jobs, if the policy asks for it when the process starts.
@@ -125,7 +125,7 @@ func SetupWithManager(mgr ctrl.Manager, registry prometheus.Registerer, o Option
 	f := &follower{
 		Options: o, api: mgr.GetClient(), apiReader: mgr.GetAPIReader(), metrics: newMetrics(), reads: newReads(o.Clock),
 		compiled: lru.New(maxCompiled), followed: map[request]*followed{}, places: map[string]int{},
-		full: sets.New[types.UID](), silent: map[request]time.Time{},
+		full: sets.New[types.UID](), quiet: map[request]time.Time{},
 	}
 	if o.Policy.Known() {
 		return f.setup(mgr, registry)
@@ -433,7 +433,7 @@ func (f *follower) drop(req request) {
 		return
 	}
 	delete(f.followed, req)
-	delete(f.silent, req)
+	delete(f.quiet, req)
 	f.taken--
 	if f.places[req.Namespace]--; f.places[req.Namespace] == 0 {
 		delete(f.places, req.Namespace)
@@ -446,9 +446,9 @@ func (f *follower) drop(req request) {
 func (f *follower) enter(req request, job *followed, v stall.Verdict) {
 	f.mu.Lock()
 	if v.State == stall.Stalled || v.Overdue {
-		f.silent[req] = v.Since
+		f.quiet[req] = v.Since
 	} else {
-		delete(f.silent, req)
+		delete(f.quiet, req)
 	}
 	f.mu.Unlock()
 	if job.state == v.State {

@@ -52,14 +52,14 @@ type reads struct {
 	mu         sync.Mutex
 	all        *rate.Limiter
 	namespaces map[string]*rate.Limiter
-	// silent are the nodes that have not answered, and until when they are left alone.
-	silent map[string]time.Time
+	// unanswered are the nodes that have not answered, and until when they are left alone.
+	unanswered map[string]time.Time
 }
 
 func newReads(c clock.PassiveClock) *reads {
 	return &reads{
 		clock: c, reading: make(chan struct{}, maxReads), matching: make(chan struct{}, maxMatches),
-		all: rate.NewLimiter(readsPerSecond, burst), namespaces: map[string]*rate.Limiter{}, silent: map[string]time.Time{},
+		all: rate.NewLimiter(readsPerSecond, burst), namespaces: map[string]*rate.Limiter{}, unanswered: map[string]time.Time{},
 	}
 }
 
@@ -102,16 +102,16 @@ func (r *reads) forget(namespace string, empty bool) {
 func (r *reads) resting(node string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.clock.Now().Before(r.silent[node])
+	return r.clock.Now().Before(r.unanswered[node])
 }
 
 func (r *reads) rest(node string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.silent) >= maxNodes {
-		clear(r.silent)
+	if len(r.unanswered) >= maxNodes {
+		clear(r.unanswered)
 	}
-	r.silent[node] = r.clock.Now().Add(nodeRest)
+	r.unanswered[node] = r.clock.Now().Add(nodeRest)
 }
 
 // look reads the logs that the job wants, and gives it the answers. short: not all of them, for the pace.
@@ -228,7 +228,7 @@ func (f *follower) fetch(ctx context.Context, namespace string, w stall.Look, as
 	return nil, fmt.Errorf("read the log of pod %s/%s: %w", namespace, w.Pod.Name, err)
 }
 
-// reasonOf says why something that needs a right could not be read, without what a kubelet or a container runtime has answered.
+// reasonOf returns why something that needs a right could not be read, without what a kubelet or a container runtime has answered.
 func reasonOf(err error, right string) string {
 	switch {
 	case errors.Is(err, errResting):

@@ -118,7 +118,7 @@ func (f *follower) report(ctx context.Context, req request, object *metav1.Parti
 	return nil
 }
 
-// sayOnce says why nothing can be told about a job, once for its pods and these annotations.
+// sayOnce reports why nothing can be told about a job, once for its pods and these annotations.
 func (f *follower) sayOnce(known *followed, object *metav1.PartialObjectMetadata, action, text string) {
 	if key := eventUnknown + action; !known.said.Has(key) {
 		known.said.Insert(key)

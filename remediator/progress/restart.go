@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// sharedNamespaces is in how many other namespaces jobs have to be silent since about the same time, so that what they share is
-	// suspected: those that have stalled, and those that may be silent for longer, but never were. Namespaces count and not jobs, and
+	// sharedNamespaces is in how many other namespaces jobs have to make no progress since about the same time, so that what they share
+	// is suspected: those that have stalled, and those that may be quiet for longer, but never were. Namespaces count and not jobs, and
 	// they have to be one in sharedPart of the others with followed jobs: a tenant with a namespace or two whose jobs stall on
 	// purpose must not hold up the restarts of others.
 	sharedNamespaces, sharedPart = 3, 4
@@ -38,7 +38,7 @@ func (f *follower) restart(ctx context.Context, req request, object *metav1.Part
 		if !known.said.Has(saidShared) {
 			known.said.Insert(saidShared)
 			f.Recorder.Eventf(object, nil, corev1.EventTypeWarning, eventStalled, "Shared", "%s", fmt.Sprintf(
-				"not restarted: jobs of %d other namespaces are silent since about the same time, so the cause may be what they share, such as "+
+				"not restarted: jobs of %d other namespaces make no progress since about the same time, so the cause may be what they share, such as "+
 					"storage or the network", n))
 		}
 		return nil
@@ -52,20 +52,20 @@ func (f *follower) restart(ctx context.Context, req request, object *metav1.Part
 		Pods: known.job.Incarnation(), Since: v.Since})
 }
 
-// sharedBy returns in how many other namespaces jobs are silent since about a time, and reports whether what they share is suspected.
+// sharedBy returns in how many other namespaces jobs make no progress since about a time, and reports whether what they share is suspected.
 func (f *follower) sharedBy(namespace string, since time.Time) (n int, suspected bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	silent := sets.New[string]()
-	for req, at := range f.silent {
+	quiet := sets.New[string]()
+	for req, at := range f.quiet {
 		if at.Sub(since).Abs() <= sharedWindow {
-			silent.Insert(req.Namespace)
+			quiet.Insert(req.Namespace)
 		}
 	}
-	silent.Delete(namespace)
+	quiet.Delete(namespace)
 	others := len(f.places)
 	if _, itself := f.places[namespace]; itself {
 		others--
 	}
-	return silent.Len(), silent.Len() >= sharedNamespaces && silent.Len()*sharedPart >= others
+	return quiet.Len(), quiet.Len() >= sharedNamespaces && quiet.Len()*sharedPart >= others
 }

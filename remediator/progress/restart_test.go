@@ -55,7 +55,7 @@ func TestWhatManyNamespacesShareRestartsNobody(t *testing.T) {
 			f.DryRun = true
 			p, ask := &policy.Policy{}, &asked{}
 			p.Restart.Stalls.Mode = test.mode
-			f.Policy, f.Jobs, f.silent = policy.Fixed(p), ask, map[request]time.Time{}
+			f.Policy, f.Jobs, f.quiet = policy.Fixed(p), ask, map[request]time.Time{}
 			at := func(namespace, name string, since time.Time) request {
 				req := request{Kind: kinds.BuiltIn()[0].GVK, NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}}
 				f.enter(req, &followed{}, stall.Verdict{State: stall.Stalled, Since: since})
@@ -97,7 +97,7 @@ func TestWhatManyNamespacesShareRestartsNobody(t *testing.T) {
 			}
 			shared := 0
 			for len(recorder.Events) > 0 {
-				if strings.Contains(<-recorder.Events, "jobs of 3 other namespaces are silent") {
+				if strings.Contains(<-recorder.Events, "jobs of 3 other namespaces make no progress") {
 					shared++
 				}
 			}
@@ -105,7 +105,7 @@ func TestWhatManyNamespacesShareRestartsNobody(t *testing.T) {
 				t.Errorf("%d Events about what they share, want %d", shared, want)
 			}
 			f.enter(req, known, stall.Verdict{State: stall.Running})
-			if _, there := f.silent[req]; there {
+			if _, there := f.quiet[req]; there {
 				t.Error("a job that runs still counts")
 			}
 		})

@@ -21,7 +21,7 @@ func TestJobsThatMayBeSilentForLongerAreKnownToShareTheCause(t *testing.T) {
 	f.DryRun = true
 	p, ask := &policy.Policy{}, &asked{}
 	p.Restart.Stalls.Mode = policy.StallsRestart
-	f.Policy, f.Jobs, f.silent = policy.Fixed(p), ask, map[request]time.Time{}
+	f.Policy, f.Jobs, f.quiet = policy.Fixed(p), ask, map[request]time.Time{}
 	type job struct {
 		request
 		*followed
@@ -63,7 +63,7 @@ func TestJobsThatMayBeSilentForLongerAreKnownToShareTheCause(t *testing.T) {
 	minutes(10, "abcd")
 	minutes(15, "")
 	if len(ask.stalls) > 0 {
-		t.Errorf("restarted while jobs of three other namespaces are silent: %+v", ask.stalls)
+		t.Errorf("restarted while jobs of three other namespaces make no progress: %+v", ask.stalls)
 	}
 	minutes(3, "bcd")
 	if len(ask.stalls) == 0 || ask.stalls[0].UID != "a" {

@@ -81,7 +81,7 @@ type Decision struct {
 	AWS *handoff.Health
 	// RequeueAfter is when to decide again even if nothing changes; zero: never.
 	RequeueAfter time.Duration
-	// StaleUpgrade says that a driver upgrade on the node does not go on and is ignored; empty: none is.
+	// StaleUpgrade reports that a driver upgrade on the node does not go on and is ignored; empty: none is.
 	StaleUpgrade string
 	// decided is set when the decision has put a taint of the policy on the node, within all limits.
 	decided bool

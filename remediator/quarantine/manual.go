@@ -21,7 +21,7 @@ import (
 // conditionByHand is the condition type of the cause of a manual quarantine, and the value of its taint.
 const conditionByHand = "ByHand"
 
-// Manual says who quarantines or releases a node manually, and why.
+// Manual is who quarantines or releases a node manually, and why.
 type Manual struct {
 	// User is the user's name as the API server knows it; empty: unknown.
 	User string

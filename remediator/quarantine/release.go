@@ -65,7 +65,7 @@ func (s *situation) chooseRelease() choice {
 // neverExempt is for quarantines that wait for each cause.
 func neverExempt(*causes.Cause) bool { return false }
 
-// missingRule says that the policy no longer has the rule of a cause; nil: it has all of them.
+// missingRule reports that the policy no longer has the rule of a cause; nil: it has all of them.
 func missingRule(a *causes.Assessment, q *causes.Quarantine) (b *causes.Blocked) {
 	for i := range q.Causes {
 		c := &q.Causes[i]
@@ -78,7 +78,7 @@ func missingRule(a *causes.Assessment, q *causes.Quarantine) (b *causes.Blocked)
 	return b
 }
 
-// awaited says what a release waits for: one that the causes allow, or one that a person asked for.
+// awaited returns what a release waits for: one that the causes allow, or one that a person asked for.
 func (v Visits) awaited(rule, names string, allowed bool) *causes.Blocked {
 	const without = "`kubectl pitcrew release --without-validation` releases it without"
 	by := v.Release

@@ -241,8 +241,8 @@ func (d *decider) restartJobs() {
 	}
 }
 
-// staleness says that no detector updates the conditions of the node; nil: one does. If a rule acts on the node because it is not Ready,
-// that its detectors are silent is no news.
+// staleness reports that no detector updates the conditions of the node; nil: one does. If a rule acts on the node because it is not Ready,
+// that its detectors report nothing is no news.
 func staleness(a *causes.Assessment) *causes.Blocked {
 	ready, isProblem := a.Problems[corev1.NodeReady]
 	if len(a.Stale.Types) == 0 || isProblem && ready.IsActionable() {
@@ -267,7 +267,7 @@ func (d *decider) healthForAWS() *handoff.Health {
 	return health
 }
 
-// ofIncident says that the node is quarantined as a part of an incident, if it is.
+// ofIncident reports that the node is quarantined as a part of an incident, if it is.
 func ofIncident(i *limits.Incident) string {
 	if i == nil {
 		return ""

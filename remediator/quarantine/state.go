@@ -85,7 +85,7 @@ func isValidating(n *corev1.Node) bool {
 	})
 }
 
-// Suspicion says for what the node is out of service; empty: it is not, or a quarantine is only claimed or asks the scheduler to avoid
+// Suspicion returns for what the node is out of service; empty: it is not, or a quarantine is only claimed or asks the scheduler to avoid
 // the node. It is false if that is not known and what was said before stays: nothing was decided, or the taint is missing during a
 // maintenance, in which it is not put back.
 func (s *State) Suspicion() (string, bool) {
@@ -140,7 +140,7 @@ func mayBeQuarantine(t corev1.Taint) bool {
 	return strings.HasPrefix(t.Key, conditions.Domain+"/") && t.Key != conditions.TaintMaintenance && t.Key != conditions.TaintUnchecked
 }
 
-// AwaitsHeartbeat says that a condition for which a rule acts, or its health, counts only with its next heartbeat, because the node came
+// AwaitsHeartbeat reports that a condition for which a rule acts, or its health, counts only with its next heartbeat, because the node came
 // back after the last one; empty: none does.
 func AwaitsHeartbeat(p *policy.Policy, n *corev1.Node, now time.Time) string {
 	r, err := causes.RecordOf(n)

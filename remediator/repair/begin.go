@@ -89,7 +89,7 @@ func beginOnQuarantined(d *decision, q *causes.Record) {
 	}
 }
 
-// cannotRelease says why no validation leads to the release that a person asks for; empty: one does. The request must not keep the
+// cannotRelease returns why no validation leads to the release that a person asks for; empty: one does. The request must not keep the
 // repair from beginning.
 func (s *situation) cannotRelease(q *causes.Record, validated bool) string {
 	switch {

@@ -58,7 +58,7 @@ func beginFirstCheck(d *decision) {
 		return
 	}
 	if why := d.unproved(); why != "" {
-		d.waitFor("conditions", "first check waits: %s", why)
+		d.waitFor("conditions", "%s waits: %s", v.Kind, why)
 		return
 	}
 	if f.Template == "" && d.facts.Live != nil {
@@ -76,10 +76,10 @@ func beginFirstCheck(d *decision) {
 	openCheck(d, v, f.Check)
 }
 
-// unproved says what keeps a new node from being taken for healthy; empty: nothing does.
+// unproved returns what keeps a new node from being taken for healthy; empty: nothing does.
 func (s *situation) unproved() string {
 	n := s.facts.Node
-	return firstcheck.Text(s.policy, n, firstcheck.Lacks(s.policy, n, s.facts.Quarantine, s.now))
+	return firstcheck.Text(s.policy, n, firstcheck.Gaps(s.policy, n, s.facts.Quarantine, s.now))
 }
 
 // openCheck opens a sweep or a first check with its Job, or notes what is in the way.
@@ -89,14 +89,14 @@ func openCheck(d *decision, v visit.Visit, check policy.Check) {
 		return
 	}
 	if v.Kind == visit.FirstCheck {
-		begun, most := 0, d.policy.FirstCheck.MaxNodes
+		underWay, most := 0, d.policy.FirstCheck.MaxNodes
 		for _, p := range d.facts.Live.Peers {
 			if p.FirstCheck {
-				begun++
+				underWay++
 			}
 		}
-		if begun >= most {
-			d.waitFor("limits", "first check waits: %d nodes have their first check now, and firstCheck.maxNodes is %d", begun, most)
+		if underWay >= most {
+			d.waitFor("limits", "%s waits: %d nodes have their first check now, and firstCheck.maxNodes is %d", v.Kind, underWay, most)
 			return
 		}
 	}

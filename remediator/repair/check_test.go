@@ -298,7 +298,7 @@ func TestASweepThatIsPausedBeforeItsJobMakesWay(t *testing.T) {
 	p.step()
 	p.facts.Paused = "upgrade"
 	p.pass(settleTaint)
-	if r := p.record(); p.facts.Job != nil || r.Current != nil || r.Last[0].Outcome != "made way: paused (upgrade)" {
+	if r := p.record(); p.facts.Job != nil || r.Current != nil || r.Last[0].Outcome != "yielded: paused (upgrade)" {
 		t.Errorf("Job %v, record %s", p.facts.Job != nil, r)
 	}
 }

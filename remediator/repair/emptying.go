@@ -160,8 +160,8 @@ func commandOf(template string, args []string) string {
 	return strings.Join(append([]string{template}, args...), " ")
 }
 
-// ended says that the quarantine of a visit has ended, or cannot be read; nil: it stands.
-func (s *situation) ended(v *visit.Visit) *interruption {
+// quarantineEnded reports that the quarantine of a visit has ended, or cannot be read; nil: it stands.
+func (s *situation) quarantineEnded(v *visit.Visit) *interruption {
 	q := s.facts.Quarantine
 	switch {
 	case s.facts.QuarantineErr != nil:
@@ -186,7 +186,7 @@ func (s *situation) nextJob(v *visit.Visit) (policy.Check, *interruption) {
 	if v.IsCheck() { // the record is input: a check begins with its Job
 		return policy.Check{}, yields("a %s waits for no pods", v.Kind)
 	}
-	if by := s.ended(v); by != nil {
+	if by := s.quarantineEnded(v); by != nil {
 		return policy.Check{}, by
 	}
 	if at := s.gate(v, ""); at.reason == byPolicy {

@@ -84,8 +84,8 @@ func (s *situation) isOver(v *visit.Visit) bool {
 // orphanTimeout is how long a maintenance taint stays that no visit explains.
 const orphanTimeout = 10 * time.Minute
 
-// removeOrphan takes away a maintenance taint that no visit explains. Without the record it would count as that of another repairer, for
-// ever.
+// removeOrphan takes away a maintenance taint that no visit explains. Without the record it would count as that of another repairer
+// permanently.
 func removeOrphan(d *decision) {
 	orphan, since := visit.OrphanOf(d.facts.Node, d.record), d.facts.OrphanSince
 	switch over := since.Add(orphanTimeout); {

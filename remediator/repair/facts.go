@@ -75,8 +75,8 @@ type Live struct {
 	Pods, JobPods []corev1.Pod
 	// Bundle is the name of the evidence that was written for the visit; empty: none yet.
 	Bundle string
-	// Templates are the PodTemplates that exist of those that package job names in Templates; TemplateProblems says by name why one could not be
-	// read.
+	// Templates are the PodTemplates that exist of those that package job names in Templates; TemplateProblems are why others could not
+	// be read, by name.
 	Templates        map[string]*corev1.PodTemplate
 	TemplateProblems map[string]string
 	// BreakerOpen is set while the breaker allows no quarantine.

@@ -127,7 +127,7 @@ func (d *decision) stop(why string) {
 	if v.Quarantine != "" {
 		d.record.Stopped = v.Quarantine
 	}
-	// What was asked for before would begin the next visit at once. A stop stays: it says who has asked for it.
+	// What was asked for before would begin the next visit at once. A stop stays: it has the name of the person.
 	if v.Quarantine == "" || !d.requested(visit.RequestStop) && (v.Kind == visit.Validation || !d.requested(visit.RequestRelease)) {
 		d.record.Request = nil
 	}
@@ -270,7 +270,7 @@ func (d *decision) refuse(format string, args ...any) {
 	d.record.Request = nil
 }
 
-// takenOver says who has taken the node over from a visit; empty: no one has.
+// takenOver returns who has taken the node over from a visit; empty: no one has.
 func (s *situation) takenOver(v *visit.Visit) string {
 	n := s.facts.Node
 	switch r := s.record.Request; {

@@ -1402,7 +1402,7 @@ func TestLimits(t *testing.T) {
 	}
 	begun := func(w *world) (n int) {
 		for _, m := range w.nodes {
-			n += m.record().Begun(day, w.now)
+			n += m.record().RepairsWithin(day, w.now)
 		}
 		return n
 	}

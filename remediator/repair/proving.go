@@ -21,7 +21,7 @@ func proving(d *decision, v *visit.Visit) {
 			passed(d, v)
 			return
 		}
-		if by := d.ended(v); by != nil {
+		if by := d.quarantineEnded(v); by != nil {
 			d.interrupt(v, by)
 			return
 		}
@@ -71,7 +71,7 @@ func passed(d *decision, v *visit.Visit) {
 	d.close(visit.Passed, "%s has helped", v.Template)
 }
 
-// proveHealthy closes a check whose Job has found nothing, once the conditions say the same.
+// proveHealthy closes a check whose Job has found nothing, once the conditions report the same.
 func proveHealthy(d *decision, v *visit.Visit, late time.Time) {
 	fault, waits := d.causes().Judge(v)
 	if v.Kind == visit.FirstCheck && firstcheck.Waits(d.policy, d.facts.Node) && waits == "" {

@@ -51,15 +51,15 @@ func (s *situation) requested(kind string) bool {
 	return s.record.Request != nil && s.record.Request.Kind == kind
 }
 
-// barrier is what the gate says: nothing, or for what reason no action begins.
+// barrier is what the gate returns: nothing, or for what reason no action begins.
 type barrier struct{ reason, why string }
 
 // The reasons of a barrier, which are those of a [Waiting].
 const byPolicy, byFailures, byOthers, byHold = "policy", "breaker", "others", "held"
 
-// gate says why no action of a visit may begin on the node now; no reason: it may. Every action passes it, of every visit, by the present
-// policy: before a visit is opened, before an attempt is recorded, and before the Job of that is created. What it needs of [Facts.Live] is
-// not asked for while nothing was read, so that a visit is never opened then.
+// gate returns why no action of a visit may begin on the node now; no reason: it may. Every action passes it, of every visit, by the
+// present policy: before a visit is opened, before an attempt is recorded, and before the Job of that is created. What it needs of
+// [Facts.Live] is not asked for while nothing was read, so that a visit is never opened then.
 func (s *situation) gate(v *visit.Visit, template string) barrier {
 	if !v.IsCheck() {
 		if s.policy.Repair == nil {
@@ -91,7 +91,7 @@ func (s *situation) gate(v *visit.Visit, template string) barrier {
 	return barrier{}
 }
 
-// template returns the PodTemplate of a name, or says why there is none.
+// template returns the PodTemplate of a name, or why there is none.
 func (s *situation) template(name string) (t *corev1.PodTemplate, why string) {
 	live := s.facts.Live
 	switch t := live.Templates[name]; {

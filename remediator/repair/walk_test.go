@@ -116,7 +116,7 @@ func walk(t *testing.T, r *rand.Rand, seen map[string]int) {
 		}
 		begun := 0
 		for _, m := range w.nodes {
-			begun += m.record().Begun(day, w.now)
+			begun += m.record().RepairsWithin(day, w.now)
 		}
 		if most := p.Repair.MaxPerDay; most > 0 && begun > most {
 			t.Fatalf("%d repairs within a day, at most %d may begin", begun, most)

@@ -64,7 +64,7 @@ func work(d *decision, v *visit.Visit) {
 	}
 }
 
-// yieldsTo says why a sweep ends: a pod waits for the node, or has come to it, or the node is taken out of service; empty: it goes on.
+// yieldsTo returns why a sweep ends: a pod waits for the node, or has come to it, or the node is taken out of service; empty: it goes on.
 func (s *situation) yieldsTo(v *visit.Visit) string {
 	switch {
 	case v.Kind != visit.Sweep:
@@ -84,9 +84,9 @@ func (s *situation) yieldsTo(v *visit.Visit) string {
 
 // yield ends a sweep because the node is needed. That is no result.
 func yield(d *decision, v *visit.Visit, why string) {
-	d.event(corev1.EventTypeNormal, SweepYielded, "%s makes way: %s", v.Name(), why)
+	d.event(corev1.EventTypeNormal, SweepYielded, "%s yields: %s", v.Name(), why)
 	d.result(v, ResultYielded)
-	d.close(visit.Yielded, "made way: %s", why)
+	d.close(visit.Yielded, "yielded: %s", why)
 }
 
 // inNewBoot decides what follows from a reboot: that of a repair was what it is for.

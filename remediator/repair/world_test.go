@@ -261,7 +261,7 @@ func (w *world) live(m *machine, f Facts) *Live {
 		for _, s := range f.Earlier.Today(w.policy.Repair, m.Node, w.now) {
 			of[s.Quarantine] = true
 		}
-		l.Peers = append(l.Peers, peers.Peer{Scope: m.Labels[w.policy.Repair.Scope], Begun: len(of)})
+		l.Peers = append(l.Peers, peers.Peer{Scope: m.Labels[w.policy.Repair.Scope], Repairs: len(of)})
 	}
 	return l
 }

@@ -60,7 +60,7 @@ func MayForceDelete(limits policy.Restart, pod *corev1.Pod, n *corev1.Node, cur 
 	if !ok || now.Before(at) {
 		return Force{}
 	}
-	if since, silent := node.NoHeartbeatSince(n); silent {
+	if since, unanswered := node.NoHeartbeatSince(n); unanswered {
 		return Force{Why: "its node has not answered since " + since.UTC().Format(time.RFC3339)}
 	}
 	return Force{Why: "its node is quarantined"}
@@ -80,11 +80,11 @@ func forcedAt(limits policy.Restart, pod *corev1.Pod, n *corev1.Node, cur Restar
 	default:
 		return time.Time{}, false
 	}
-	since, silent := node.NoHeartbeatSince(n)
+	since, unanswered := node.NoHeartbeatSince(n)
 	if later := since.Add(limits.ForceDeleteAfter); later.After(at) {
 		at = later
 	}
-	return at, silent
+	return at, unanswered
 }
 
 // Overdue reports whether a pod should have ended so long ago: its deletionTimestamp is the end of its grace period.
@@ -102,9 +102,9 @@ const EndsBy = 10 * time.Second
 // answers, but may end none either.
 func waiting(limits policy.Restart, pod *corev1.Pod, n *corev1.Node, cur Restart, now time.Time) string {
 	var since time.Time
-	silent := false
+	unanswered := false
 	if n != nil {
-		if since, silent = node.NoHeartbeatSince(n); !silent && (!NotReady(n) || node.PodFinished(pod) || !Overdue(pod, EndsBy, now)) {
+		if since, unanswered = node.NoHeartbeatSince(n); !unanswered && (!NotReady(n) || node.PodFinished(pod) || !Overdue(pod, EndsBy, now)) {
 			return ""
 		}
 	}
@@ -117,7 +117,7 @@ func waiting(limits policy.Restart, pod *corev1.Pod, n *corev1.Node, cur Restart
 	}
 	why := fmt.Sprintf("may still run, and the node has not answered since %s. The wait ends when the node answers again",
 		since.UTC().Format(time.RFC3339))
-	if !silent {
+	if !unanswered {
 		why = fmt.Sprintf("should have ended at %s, but the node is not Ready: its kubelet answers and does not end the pod. "+
 			"The wait ends when it does", pod.DeletionTimestamp.UTC().Format(time.RFC3339))
 	}

@@ -68,12 +68,12 @@ const (
 func Evaluate(t Trigger, job Job, rec Record, optedIn bool, onNode []corev1.Pod) (Verdict, []Precondition) {
 	during, underWay := duringRestart(t, job, rec, onNode)
 	list := []Precondition{
-		silent(OptedIn, optedIn, "neither the job nor its namespace opts in"),
-		silent(NotFinished, job.FinishedReason == "", "it has finished: "+job.FinishedReason),
-		silent(NotDeleted, job.Object.GetDeletionTimestamp() == nil, "it is being deleted"),
+		unreported(OptedIn, optedIn, "neither the job nor its namespace opts in"),
+		unreported(NotFinished, job.FinishedReason == "", "it has finished: "+job.FinishedReason),
+		unreported(NotDeleted, job.Object.GetDeletionTimestamp() == nil, "it is being deleted"),
 		underWay,
-		silent(NotSuspended, !job.Suspended, "another user or controller has stopped it"),
-		silent(NotReplacingPods, !job.ReplacingPods, "its own controller is replacing its pods"),
+		unreported(NotSuspended, !job.Suspended, "another user or controller has stopped it"),
+		unreported(NotReplacingPods, !job.ReplacingPods, "its own controller is replacing its pods"),
 		notYetRestarted(t, job, rec, onNode),
 	}
 	list = append(list, preconditions(t, job, onNode)...)
@@ -98,8 +98,8 @@ func FirstFailed(list []Precondition) (failed Precondition, found bool) {
 	return list[i], true
 }
 
-// silent is a precondition that is not reported: the job needs no restart, or has not opted in.
-func silent(name string, passed bool, text string) Precondition {
+// unreported is a precondition that is not reported: the job needs no restart, or has not opted in.
+func unreported(name string, passed bool, text string) Precondition {
 	if passed {
 		return Precondition{Name: name, Passed: true}
 	}
@@ -121,13 +121,13 @@ func duringRestart(t Trigger, job Job, rec Record, onNode []corev1.Pod) (Verdict
 	covers := cur.coversNames(t)
 	switch {
 	case t.Kind == JobStalled:
-		return LeaveAlone, silent(NoRestartUnderWay, false, fmt.Sprintf("it is being restarted (%s)", cur.Phase))
+		return LeaveAlone, unreported(NoRestartUnderWay, false, fmt.Sprintf("it is being restarted (%s)", cur.Phase))
 	case !covers && (cur.Phase == Stopping || cur.Phase == Checkpointing && t.CheckpointGrace > 0):
-		return JoinRestart, silent(NoRestartUnderWay, false, fmt.Sprintf("the restart under way (%s) covers this node, too", cur.Phase))
+		return JoinRestart, unreported(NoRestartUnderWay, false, fmt.Sprintf("the restart under way (%s) covers this node, too", cur.Phase))
 	case cur.Phase == Checkpointing && t.CheckpointGrace == 0:
 		return StartRestart, passed // it can wait no longer
 	case covers && (cur.Phase != Starting || !createdSince(onNode, cur.PhaseSince)):
-		return LeaveAlone, silent(NoRestartUnderWay, false, fmt.Sprintf("it is being restarted for this quarantine (%s)", cur.Phase))
+		return LeaveAlone, unreported(NoRestartUnderWay, false, fmt.Sprintf("it is being restarted for this quarantine (%s)", cur.Phase))
 	case covers && !boundLate(t, *cur, job, onNode):
 		return ReportBlocked, reported(NoRestartUnderWay,
 			Blocked{"AlreadyRestarted", "a pod came back to the node while the job was starting again"})

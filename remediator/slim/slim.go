@@ -43,7 +43,7 @@ const (
 	atOnce = 4
 )
 
-// ErrTooLarge says that a list is larger than what is read or kept of one.
+// ErrTooLarge reports that a list is larger than what is read or kept of one.
 var ErrTooLarge = errors.New("too large to judge")
 
 // Reader reads from the API server, without a cache. Its lists are slim.

@@ -210,7 +210,7 @@ func (s *site) process(writes interceptor.Funcs, change ...func(*Options)) (stop
 	ctx, cancel := context.WithCancel(s.Context())
 	o := Options{
 		Policy: policy.Fixed(s.policy), Namespace: "pitcrew", RepairNamespace: s.name, Recorder: mgr.GetEventRecorder(quarantine.ControllerName),
-		Clock: s.clock, LookEvery: 200 * time.Millisecond,
+		Clock: s.clock, RecheckEvery: 200 * time.Millisecond,
 	}
 	for _, f := range change {
 		f(&o)

@@ -39,7 +39,7 @@ func (c *Controller) collects(ctx context.Context, n *corev1.Node) bool {
 	case err == nil:
 		return !bundle.HasEnded(job)
 	case apierrors.IsNotFound(err), apierrors.IsForbidden(err), apierrors.IsInvalid(err):
-		ctrl.LoggerFrom(ctx).Error(err, "No evidence is collected before a repair", "node", n.Name)
+		ctrl.LoggerFrom(ctx).Error(err, "Failed to collect evidence before a repair; repairing without it", "node", n.Name)
 		return false
 	default: // it is tried again, until its time is over
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to collect evidence before a repair; retrying", "node", n.Name)
@@ -58,17 +58,17 @@ func (c *Controller) collectHandedOff(ctx context.Context, n *corev1.Node) {
 	}
 	paused, err := pause.Reason(ctx, c.client, c.namespace)
 	if err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "No evidence is collected for a hand-off: whether there is a pause is not known", "node", n.Name)
+		ctrl.LoggerFrom(ctx).Error(err, "Failed to read the pause; collecting no evidence for a hand-off", "node", n.Name)
 		return
 	}
 	if name := bundle.ForHandOff(c.policy.Policy(), n, q, paused, c.clock.Now()); name != "" {
 		if _, err := c.collect(ctx, n, name, c.policy.Policy().Repair.Collect.Timeout); err != nil {
-			ctrl.LoggerFrom(ctx).Error(err, "No evidence is collected for a hand-off", "node", n.Name)
+			ctrl.LoggerFrom(ctx).Error(err, "Failed to collect evidence for a hand-off; retrying with the next step", "node", n.Name)
 		}
 	}
 }
 
-// collect returns the Job of a name, which it creates unless it is there. Its name says what it is for, so there is never a second one.
+// collect returns the Job of a name, which it creates unless it is there. Its name tells what it is for, so there is never a second one.
 func (c *Controller) collect(ctx context.Context, n *corev1.Node, name string, limit time.Duration) (*batchv1.Job, error) {
 	key := client.ObjectKey{Namespace: c.jobs, Name: name}
 	var job batchv1.Job

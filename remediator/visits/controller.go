@@ -87,8 +87,8 @@ type Options struct {
 	Clock    clock.PassiveClock
 	// CatchUp is waited for before any step that counts other nodes; nil: nothing is.
 	CatchUp *catchup.Gate
-	// LookEvery is how often nodes are looked at although nothing has changed; 30 s unless set.
-	LookEvery time.Duration
+	// RecheckEvery is how often nodes are looked at although nothing has changed; 30 s unless set.
+	RecheckEvery time.Duration
 }
 
 // Controller reconciles Nodes.
@@ -135,10 +135,10 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, registry prometheus
 		return err
 	}
 	due := make(chan event.GenericEvent)
-	if err := mgr.Add(newLooker(c, sendTo(due), o.LookEvery)); err != nil {
+	if err := mgr.Add(newRechecker(c, sendTo(due), o.RecheckEvery)); err != nil {
 		return fmt.Errorf("add the source of nodes that need a look: %w", err)
 	}
-	c.sweeper = newSweeper(c, sendTo(due), o.LookEvery)
+	c.sweeper = newSweeper(c, sendTo(due), o.RecheckEvery)
 	if err := mgr.Add(c.sweeper); err != nil {
 		return fmt.Errorf("add the sweeps: %w", err)
 	}
@@ -250,7 +250,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, err
 	}
 	if c.dryRun {
-		step.After = lookEvery // nothing was written, so the next step is the same
+		step.After = recheckEvery // nothing was written, so the next step is the same
 	}
 	return ctrl.Result{RequeueAfter: step.After}, nil
 }

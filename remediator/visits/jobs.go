@@ -47,7 +47,7 @@ func (c *Controller) create(ctx context.Context, n *corev1.Node, job *batchv1.Jo
 		return nil
 	case apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsNotFound(err):
 		c.problems.Note(n.Name, fmt.Sprintf("its Job cannot be created: %v", err))
-		ctrl.LoggerFrom(ctx).Error(err, "The Job of a visit cannot be created", "node", n.Name, "job", job.Name)
+		ctrl.LoggerFrom(ctx).Error(err, "Failed to create the Job of a visit; retrying", "node", n.Name, "job", job.Name)
 		return nil
 	}
 	return fmt.Errorf("create Job %s: %w", job.Name, err)
@@ -104,7 +104,7 @@ func (c *Controller) evict(ctx context.Context, n *corev1.Node, pods []corev1.Po
 		switch {
 		case err == nil, apierrors.IsNotFound(err), apierrors.IsConflict(err):
 		case apierrors.IsTooManyRequests(err), apierrors.IsForbidden(err):
-			ctrl.LoggerFrom(ctx).Info("A pod in the way of a repair cannot be evicted",
+			ctrl.LoggerFrom(ctx).Info("Failed to evict a pod in the way of a repair; retrying",
 				"node", n.Name, "pod", client.ObjectKeyFromObject(pod), "reason", err.Error())
 		default:
 			errs = append(errs, fmt.Errorf("evict pod %s/%s: %w", pod.Namespace, pod.Name, err))

@@ -72,11 +72,11 @@ func (c collector) collectAttention(out chan<- prometheus.Metric, nodes []corev1
 
 // collectFirstCheck names what a new node lacks that has waited for long.
 func (c collector) collectFirstCheck(out chan<- prometheus.Metric, n *corev1.Node, q *causes.Record, underWay bool, now time.Time) {
-	waited, lacks := firstcheck.WaitsLong(c.policy.Policy(), n, q, underWay, now)
-	if waited > 0 && len(lacks) == 0 {
-		lacks = []firstcheck.Lack{{Condition: "check"}}
+	waited, gaps := firstcheck.WaitsLong(c.policy.Policy(), n, q, underWay, now)
+	if waited > 0 && len(gaps) == 0 {
+		gaps = []firstcheck.Gap{{Condition: "check"}}
 	}
-	for _, l := range lacks {
+	for _, l := range gaps {
 		out <- prometheus.MustNewConstMetric(firstCheckDesc, prometheus.GaugeValue, 1, n.Name, l.Condition)
 	}
 }

@@ -88,13 +88,13 @@ func counts(node client.Object) []string {
 func (c *Controller) peersOf(ctx context.Context, p *policy.Policy, f *repair.Facts, now time.Time) ([]peers.Peer, error) {
 	// In this order: a write that is not pending now is in the cache, and one that is counts by this copy, whoever sees it in the cache
 	// meanwhile.
-	begun := c.pending.All()
+	written := c.pending.All()
 	var nodes corev1.NodeList
 	if err := c.client.List(ctx, &nodes, client.MatchingFields{indexCounts: "true"}, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list nodes: %w", err)
 	}
-	nodes.Items = slices.DeleteFunc(nodes.Items, func(n corev1.Node) bool { _, isBegun := begun[n.Name]; return isBegun })
-	for name, write := range begun {
+	nodes.Items = slices.DeleteFunc(nodes.Items, func(n corev1.Node) bool { _, isWritten := written[n.Name]; return isWritten })
+	for name, write := range written {
 		var n corev1.Node
 		if err := c.client.Get(ctx, client.ObjectKey{Name: name}, &n); client.IgnoreNotFound(err) != nil {
 			return nil, fmt.Errorf("get node %s: %w", name, err)

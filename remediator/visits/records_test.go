@@ -84,7 +84,7 @@ func TestNodesThatNeedALook(t *testing.T) {
 		if name == "quarantined" {
 			n.Labels = map[string]string{conditions.LabelStatus: "quarantined"}
 		}
-		if got := c.needsLook(n); got != want {
+		if got := c.needsRecheck(n); got != want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
@@ -125,7 +125,7 @@ func TestPeersAreThoseOfAllNodes(t *testing.T) {
 				}
 				c.pending.Add(shown, r)
 			}
-			if peer := peers.Of(p, n, now); i > 0 && (peer.Active || peer.Begun > 0) {
+			if peer := peers.Of(p, n, now); i > 0 && (peer.Active || peer.Repairs > 0) {
 				want = append(want, peer)
 			}
 		}
@@ -135,7 +135,7 @@ func TestPeersAreThoseOfAllNodes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got = slices.DeleteFunc(got, func(peer peers.Peer) bool { return !peer.Active && peer.Begun == 0 })
+		got = slices.DeleteFunc(got, func(peer peers.Peer) bool { return !peer.Active && peer.Repairs == 0 })
 		order := func(a, b peers.Peer) int { return strings.Compare(a.Scope, b.Scope) }
 		slices.SortFunc(got, order)
 		slices.SortFunc(want, order)
@@ -181,7 +181,7 @@ func TestAVisitCountsThatTheSweeperSeesFirst(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(all) != 1 || all[0].Begun != 1 {
+	if len(all) != 1 || all[0].Repairs != 1 {
 		t.Errorf("these repairs count: %+v", all)
 	}
 	if len(c.pending.All()) != 0 {

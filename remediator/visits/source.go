@@ -16,41 +16,41 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/firstcheck"
 )
 
-// lookEvery is how often nodes are looked at although nothing has changed.
-const lookEvery = 30 * time.Second
+// recheckEvery is how often nodes are looked at although nothing has changed.
+const recheckEvery = 30 * time.Second
 
-// looker has nodes reconciled that no change leads to: those that wait for a limit, a pause or a new policy. It reads the cache only.
-type looker struct {
+// rechecker has nodes reconciled that no change leads to: those that wait for a limit, a pause or a new policy. It reads the cache only.
+type rechecker struct {
 	controller *Controller
 	reconcile  func(ctx context.Context, node string)
 	every      time.Duration
 }
 
-func newLooker(c *Controller, reconcile func(ctx context.Context, node string), every time.Duration) *looker {
-	return &looker{controller: c, reconcile: reconcile, every: cmp.Or(every, lookEvery)}
+func newRechecker(c *Controller, reconcile func(ctx context.Context, node string), every time.Duration) *rechecker {
+	return &rechecker{controller: c, reconcile: reconcile, every: cmp.Or(every, recheckEvery)}
 }
 
-// Start looks at the nodes until the context ends. It runs on the leader only.
-func (l *looker) Start(ctx context.Context) error {
-	wait.UntilWithContext(ctx, l.look, l.every)
+// Start has the nodes rechecked until the context ends. It runs on the leader only.
+func (l *rechecker) Start(ctx context.Context) error {
+	wait.UntilWithContext(ctx, l.recheck, l.every)
 	return nil
 }
 
-func (l *looker) look(ctx context.Context) {
+func (l *rechecker) recheck(ctx context.Context) {
 	var nodes corev1.NodeList
 	if err := l.controller.client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "List nodes for visits")
+		ctrl.LoggerFrom(ctx).Error(err, "Failed to list nodes for visits; retrying")
 		return
 	}
 	for i := range nodes.Items {
-		if l.controller.needsLook(&nodes.Items[i]) {
+		if l.controller.needsRecheck(&nodes.Items[i]) {
 			l.reconcile(ctx, nodes.Items[i].Name)
 		}
 	}
 }
 
-// needsLook reports whether a node is out of service, is visited, has a request, or waits for its first check.
-func (c *Controller) needsLook(n *corev1.Node) bool {
+// needsRecheck reports whether a node is out of service, is visited, has a request, or waits for its first check.
+func (c *Controller) needsRecheck(n *corev1.Node) bool {
 	r, err := c.records.of(n)
 	return conditions.OutOfService(n.Labels[conditions.LabelStatus]) || err != nil || r != nil && (r.Current != nil || r.Request != nil) ||
 		c.policy.Known() && firstcheck.Waits(c.policy.Policy(), n)

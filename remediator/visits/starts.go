@@ -31,7 +31,7 @@ func newStartsStore(key keystore.Key, c clock.PassiveClock) *startsStore {
 func parseStarts(text string, now time.Time) starts.Ring {
 	ring, err := starts.Parse(text, now)
 	if err != nil {
-		ctrl.Log.Error(err, "The starts of earlier repairs are lost, except for those in the records of nodes")
+		ctrl.Log.Error(err, "Failed to read the starts of earlier repairs; counting those in the records of nodes")
 	}
 	return ring
 }

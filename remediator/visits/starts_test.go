@@ -55,7 +55,7 @@ func TestStartsOfRepairsSurviveTheNodeAndTheLeader(t *testing.T) {
 		peers, err := next.peersOf(t.Context(), p, me, now.Add(at))
 		begun := 0
 		for _, peer := range peers {
-			begun += peer.Begun
+			begun += peer.Repairs
 		}
 		if err != nil || begun != want {
 			t.Errorf("after %s %d repairs count, want %d: %v", at, begun, want, err)
@@ -65,7 +65,7 @@ func TestStartsOfRepairsSurviveTheNodeAndTheLeader(t *testing.T) {
 	if err := api.Create(t.Context(), gone); err != nil {
 		t.Fatal(err)
 	}
-	if peers, err := next.peersOf(t.Context(), p, me, now); err != nil || len(peers) != 2 || peers[0].Begun != 1 || peers[1].Begun != 0 {
+	if peers, err := next.peersOf(t.Context(), p, me, now); err != nil || len(peers) != 2 || peers[0].Repairs != 1 || peers[1].Repairs != 0 {
 		t.Errorf("%+v: %v", peers, err)
 	}
 	var stored corev1.ConfigMap

@@ -119,7 +119,7 @@ func (o *orphans) since(node string, orphan bool, now time.Time) time.Time {
 	return o.byNode[node]
 }
 
-// report says once what a node waits for.
+// report reports once what a node waits for.
 func (c *Controller) report(_ context.Context, n *corev1.Node, s repair.Step) {
 	if s.NeedsLive {
 		return

@@ -51,7 +51,7 @@ type sweeper struct {
 	unopened map[string]time.Time
 	// overruled are the pods to which a check does not yield, by node.
 	overruled map[string]overruled
-	// yields are the checks in a row that have made way for pods of a namespace of which none came, by node and namespace.
+	// yields are the checks in a row that have yielded to pods of a namespace of which none came, by node and namespace.
 	yields map[string]map[string]yields
 
 	mu       sync.Mutex
@@ -76,9 +76,9 @@ type yields struct {
 	visit string
 }
 
-func newSweeper(c *Controller, reconcile func(ctx context.Context, node string), lookEvery time.Duration) *sweeper {
+func newSweeper(c *Controller, reconcile func(ctx context.Context, node string), recheckEvery time.Duration) *sweeper {
 	return &sweeper{
-		controller: c, reconcile: reconcile, every: min(yieldEvery, cmp.Or(lookEvery, yieldEvery)),
+		controller: c, reconcile: reconcile, every: min(yieldEvery, cmp.Or(recheckEvery, yieldEvery)),
 		idle: map[string]sweep.Idle{}, awaitedFor: map[string]sweep.Idle{}, unopened: map[string]time.Time{},
 		overruled: map[string]overruled{}, yields: map[string]map[string]yields{},
 		selected: map[string]repair.Selection{}, awaited: map[string]string{},
@@ -89,7 +89,7 @@ func newSweeper(c *Controller, reconcile func(ctx context.Context, node string),
 func (s *sweeper) Start(ctx context.Context) error {
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		if err := s.tick(ctx); err != nil {
-			ctrl.LoggerFrom(ctx).Error(err, "Sweeps")
+			ctrl.LoggerFrom(ctx).Error(err, "Failed to plan sweeps; retrying")
 		}
 	}, s.every)
 	return nil
@@ -124,7 +124,7 @@ func (s *sweeper) tick(ctx context.Context) error {
 		nodes[list.Items[i].Name] = c.pending.Overlaid(&list.Items[i])
 	}
 	s.forget(nodes, now)
-	if err := s.makeWay(ctx, nodes); err != nil {
+	if err := s.yieldToPods(ctx, nodes); err != nil {
 		return err
 	}
 	if len(p.Sweeps) == 0 || now.Sub(s.plannedAt) < sweep.LookEvery {
@@ -141,8 +141,8 @@ func (s *sweeper) tick(ctx context.Context) error {
 	return s.selectNodes(ctx, p, nodes, now)
 }
 
-// makeWay ends sweeps on nodes for which a pod waits.
-func (s *sweeper) makeWay(ctx context.Context, nodes map[string]*corev1.Node) error {
+// yieldToPods ends sweeps on nodes for which a pod waits.
+func (s *sweeper) yieldToPods(ctx context.Context, nodes map[string]*corev1.Node) error {
 	swept := map[string]*corev1.Node{}
 	for name, n := range nodes {
 		for _, t := range n.Spec.Taints {
@@ -285,7 +285,7 @@ func (s *sweeper) candidates(p *policy.Policy, nodes map[string]*corev1.Node, no
 }
 
 // overrule notes which pods an urgent check does not yield to: those that could have run on the node while it was idle, and those of
-// a namespace that earlier checks have made way for in vain.
+// a namespace that earlier checks have yielded to in vain.
 func (s *sweeper) overrule(ctx context.Context, start sweep.Start, n *corev1.Node, list func() ([]corev1.Pod, error)) error {
 	pods, err := list()
 	if err != nil {

@@ -341,7 +341,7 @@ func TestSweepsAndNamespacesWhosePodsDoNotCome(t *testing.T) {
 			}
 			took := pass(func() bool { return current != nil && clock.Now().Sub(current.StartedAt) >= 20*time.Minute })
 			if took > most || len(last) != maxYields {
-				t.Errorf("the check goes on for 20 min after %s and %d that made way", took, len(last))
+				t.Errorf("the check goes on for 20 min after %s and %d that yielded", took, len(last))
 			}
 			// A pod of another namespace gets the node at once.
 			honest = []corev1.Pod{pod("team", "gang")}

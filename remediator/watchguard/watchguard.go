@@ -118,7 +118,7 @@ func (t *transport) watch(r *http.Request, what string) (*http.Response, error) 
 	ctx, cancel := context.WithCancel(r.Context())
 	b := &body{cancel: cancel}
 	b.timer = t.clock.AfterFunc(MaxSilence, func() {
-		t.log.Info("A watch was silent and is begun anew", "what", what, "for", MaxSilence)
+		t.log.Info("A watch was silent; opening it again", "what", what, "for", MaxSilence)
 		t.silent.WithLabelValues(path.Base(r.URL.Path)).Inc()
 		t.setExpired(what, true)
 		b.silent.Store(true)

@@ -14,7 +14,7 @@ import (
 
 // Change is one thing that a command is about to do.
 type Change struct {
-	// Text says what, as an order: "Delete ...".
+	// Text is what is changed, as an order: "Delete ...".
 	Text string
 	Do   func(context.Context) error
 	// Gate: if it fails, the changes after it are not made.

@@ -60,7 +60,7 @@ func Taints(n *corev1.Node) string {
 	return strings.Join(all, " ")
 }
 
-// TaintChanges says which taints are added and removed, and what of a quarantine that ends stays.
+// TaintChanges returns which taints are added and removed, and what of a quarantine that ends stays.
 func TaintChanges(before, after *corev1.Node) string {
 	var all []string
 	for _, t := range missing(after.Spec.Taints, before.Spec.Taints) {

@@ -90,7 +90,7 @@ var Now = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 // Lost is the message of a GPU that is gone.
 const Lost = "Reboot gpu 0000:4e:00: Xid 79 GPU has fallen off the bus"
 
-// Died is a node whose kubelet and detectors fell silent.
+// Died is a node whose kubelet and detectors send no heartbeat any more.
 func Died(at time.Time) *corev1.Node {
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{
 		{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Message: "Kubelet stopped posting node status.", LastTransitionTime: metav1.NewTime(at)},

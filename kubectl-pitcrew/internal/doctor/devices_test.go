@@ -51,12 +51,12 @@ func TestTheDoctorAsksForTheRightsOnDevicesThatThePolicyNeeds(t *testing.T) {
 	if got := examine(plain); len(got) != 0 {
 		t.Errorf("a policy that needs none: %q", got)
 	}
-	lacks := []string{
+	missing := []string{
 		"problem: " + account + " may not list devicetaintrules.resource.k8s.io, create devicetaintrules.resource.k8s.io, update devicetaintrules.resource.k8s.io, " +
 			"delete devicetaintrules.resource.k8s.io, list resourceslices.resource.k8s.io, get resourceclaims.resource.k8s.io, which isolate: device needs: whole nodes are quarantined -> " +
 			"helm upgrade adds role pitcrew-remediator-devices; without Helm: kubectl apply -f manifests/remediator/devices.yaml",
 	}
-	if diff := cmp.Diff(lacks, examine(isolates)); diff != "" {
+	if diff := cmp.Diff(missing, examine(isolates)); diff != "" {
 		t.Error(diff)
 	}
 	text, err := os.ReadFile(filepath.Join(c.Root, "manifests", "remediator", "devices.yaml"))

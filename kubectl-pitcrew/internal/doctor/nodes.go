@@ -66,7 +66,7 @@ func (d *doctor) detectors(ctx context.Context) ([]cli.Finding, error) {
 	return found, nil
 }
 
-// unmatched says which requirement of a DaemonSet on its nodes no node meets or, if each has one, that no node meets them all.
+// unmatched returns which requirement of a DaemonSet on its nodes no node meets or, if each has one, that no node meets them all.
 func (d *doctor) unmatched(pod *corev1.PodSpec) string {
 	var needs []labels.Requirement
 	add := func(key string, is selection.Operator, values ...string) {

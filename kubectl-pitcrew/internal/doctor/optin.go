@@ -92,7 +92,7 @@ func bounded(found []cli.Finding) []cli.Finding {
 	return found
 }
 
-// optedIn says how many are opted in, as far as the kinds may be listed.
+// optedIn returns how many are opted in, as far as the kinds may be listed.
 func optedIn(in int, unread []string) []cli.Finding {
 	if in == 0 && len(unread) == 0 {
 		return []cli.Finding{cli.Warning("", "kubectl label namespace NAMESPACE "+conditions.LabelRestartOnNodeFault+"=true",

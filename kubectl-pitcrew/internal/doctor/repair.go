@@ -78,8 +78,8 @@ func (d *doctor) repairTools(ctx context.Context, namespace string, wanted map[s
 	}
 	slices.Sort(names)
 	var found []cli.Finding
-	for _, lack := range coverage.Lacks(d.Parsed, d.nodes, verdicts, d.Now()) {
-		found = append(found, cli.Problem("", lack.Do, "%s", lack.Text))
+	for _, gap := range coverage.Gaps(d.Parsed, d.nodes, verdicts, d.Now()) {
+		found = append(found, cli.Problem("", gap.Do, "%s", gap.Text))
 	}
 	for _, name := range slices.Sorted(maps.Keys(wanted)) {
 		if !slices.Contains(names, name) {
@@ -93,15 +93,15 @@ func (d *doctor) repairTools(ctx context.Context, namespace string, wanted map[s
 		return nil, err
 	}
 	found = append(found, missing...)
-	lacks, err := d.lacks(ctx, ToVisit(namespace))
+	rights, err := d.missing(ctx, ToVisit(namespace))
 	switch {
 	case apierrors.IsForbidden(err):
 		found = append(found, cli.NotKnown("", err))
 	case err != nil:
 		return nil, err
-	case len(lacks) > 0:
+	case len(rights) > 0:
 		found = append(found, cli.Problem("", health.EnableRepair, "in namespace %s the remediator may not %s", namespace,
-			strings.Join(lacks, ", ")))
+			strings.Join(rights, ", ")))
 	}
 	if len(found) == 0 {
 		found = append(found, cli.Good("", "on, by Jobs in namespace %s; templates: %s", namespace, strings.Join(names, ", ")))

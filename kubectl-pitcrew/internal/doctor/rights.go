@@ -66,7 +66,7 @@ var (
 
 // ownRights asks what the user may do.
 func (d *doctor) ownRights(ctx context.Context) ([]cli.Finding, error) {
-	lacks := func(rights []right) (list []string, err error) {
+	missing := func(rights []right) (list []string, err error) {
 		for _, r := range rights {
 			review := authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: d.attributes(r)}}
 			if err := d.api.Create(ctx, &review); err != nil {
@@ -82,11 +82,11 @@ func (d *doctor) ownRights(ctx context.Context) ([]cli.Finding, error) {
 	if err != nil {
 		return nil, err
 	}
-	view, err := lacks(toView)
+	view, err := missing(toView)
 	if err != nil {
 		return nil, err
 	}
-	operate, err := lacks(toOperate)
+	operate, err := missing(toOperate)
 	if err != nil {
 		return nil, err
 	}
@@ -120,8 +120,8 @@ func (d *doctor) account() string {
 	return "system:serviceaccount:" + d.Namespace + ":" + cmp.Or(pod.ServiceAccountName, "pitcrew-remediator")
 }
 
-// lacks lists the rights that the remediator has not.
-func (d *doctor) lacks(ctx context.Context, rights []right) (list []string, err error) {
+// missing returns the rights that the remediator has not.
+func (d *doctor) missing(ctx context.Context, rights []right) (list []string, err error) {
 	groups := []string{"system:serviceaccounts", "system:serviceaccounts:" + d.Namespace, "system:authenticated"}
 	for _, r := range rights {
 		review := authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: d.account(), Groups: groups,
@@ -140,15 +140,15 @@ const againstRoles = "helm upgrade installs the roles; without Helm: kubectl app
 
 // remediatorRights asks what the remediator may do with nodes and pods.
 func (d *doctor) remediatorRights(ctx context.Context) ([]cli.Finding, error) {
-	lacks, err := d.lacks(ctx, onNodes)
+	missing, err := d.missing(ctx, onNodes)
 	switch {
 	case err != nil:
 		return nil, err
-	case len(lacks) == len(onNodes):
+	case len(missing) == len(onNodes):
 		d.noRoles = true
 		return []cli.Finding{cli.Problem("", againstRoles, "%s has none of its rights", d.account())}, nil
-	case len(lacks) > 0:
-		return []cli.Finding{cli.Problem("", againstRoles, "%s may not %s", d.account(), strings.Join(lacks, ", "))}, nil
+	case len(missing) > 0:
+		return []cli.Finding{cli.Problem("", againstRoles, "%s may not %s", d.account(), strings.Join(missing, ", "))}, nil
 	}
 	return []cli.Finding{cli.Good("", "%s may do all that it needs on nodes, pods and its own objects", d.account())}, nil
 }
@@ -189,14 +189,14 @@ func (d *doctor) deviceRights(ctx context.Context) ([]cli.Finding, error) {
 	if !slices.ContainsFunc(d.Parsed.Rules, func(r policy.Rule) bool { return r.Isolate }) {
 		return nil, nil
 	}
-	lacks, err := d.lacks(ctx, d.rightsOf(onDevices))
+	missing, err := d.missing(ctx, d.rightsOf(onDevices))
 	switch {
 	case err != nil:
 		return nil, err
-	case len(lacks) > 0:
+	case len(missing) > 0:
 		const do = "helm upgrade adds role pitcrew-remediator-devices; without Helm: kubectl apply -f manifests/remediator/devices.yaml"
 		return []cli.Finding{cli.Problem("", do, "%s may not %s, which isolate: device needs: whole nodes are quarantined", d.account(),
-			strings.Join(lacks, ", "))}, nil
+			strings.Join(missing, ", "))}, nil
 	}
 	return []cli.Finding{cli.Good("", "%s has role pitcrew-remediator-devices", d.account())}, nil
 }
@@ -234,15 +234,15 @@ func (d *doctor) jobKinds(ctx context.Context) ([]cli.Finding, error) {
 		for _, verb := range []string{"get", "list", "watch", "patch"} {
 			rights = append(rights, right{Verb: verb, Group: k.GVK.Group, Resource: mapping.Resource.Resource})
 		}
-		lacks, err := d.lacks(ctx, append(rights, d.rightsOf(k.ExtraRules)...))
+		missing, err := d.missing(ctx, append(rights, d.rightsOf(k.ExtraRules)...))
 		switch {
 		case apierrors.IsForbidden(err):
 			return append(found, cli.Good("", "served: %s", strings.Join(served, ", ")+", ...")), err
 		case err != nil:
 			return nil, err
-		case len(lacks) > 0:
+		case len(missing) > 0:
 			found = append(found, cli.Problem("", againstRoles, "jobs of kind %s are not restarted: the remediator may not %s", k.GVK.Kind,
-				strings.Join(lacks, ", ")))
+				strings.Join(missing, ", ")))
 		}
 	}
 	return append(found, cli.Good("", "served: %s", strings.Join(served, ", "))), nil

@@ -36,7 +36,7 @@ var topics = map[string]string{
 	string(visit.Passed):  "End of a visit: the fault is gone, or the check has found none.",
 	string(visit.Failed):  "End of a visit: the fault is still there, the check has found one, or the Job could not run: see its outcome.",
 	string(visit.Refused): "End of a visit: the Job found that it must not act now.",
-	string(visit.Yielded): "End of a visit: a pending pod could use the node, so that the sweep made room.",
+	string(visit.Yielded): "End of a visit: a pending pod could use the node, so that the sweep yielded.",
 
 	"PitcrewNodeCondition": "Alert of an installation without the remediator: a condition of a node is True. " +
 		"Its label condition names the page: explain that.",

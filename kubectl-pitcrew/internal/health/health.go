@@ -165,7 +165,7 @@ func readLease(ctx context.Context, c *cli.Target, api client.Client) (*coordina
 	return &lease, nil
 }
 
-// notInstalled says that Pitcrew is not in the namespace, and where it is.
+// notInstalled reports that Pitcrew is not in the namespace, and where it is.
 func notInstalled(ctx context.Context, c *cli.Target, api client.Client) (cli.Finding, error) {
 	const label = "pitcrew"
 	var found appsv1.DeploymentList
@@ -203,7 +203,7 @@ func ReadApplied(ctx context.Context, c *cli.Target, api client.Client, h *Inspe
 	return nil
 }
 
-// Installed says which version is where.
+// Installed returns which version is where.
 func (h *Inspection) Installed() cli.Finding {
 	switch pod, ok := h.PodSpec(); {
 	case h.applied != nil:
@@ -282,7 +282,7 @@ func flagValue(pod corev1.PodSpec, name string) string {
 	return ""
 }
 
-// remediatorFact says how many pods are ready, what is wrong with the others, and who leads.
+// remediatorFact returns how many pods are ready, what is wrong with the others, and who leads.
 func remediatorFact(ctx context.Context, c *cli.Target, api client.Client, h *Inspection) (cli.Finding, error) {
 	const label = "remediator"
 	if h.PodsErr != nil {
@@ -336,7 +336,7 @@ func remediatorFact(ctx context.Context, c *cli.Target, api client.Client, h *In
 
 const crashLoop = "CrashLoopBackOff"
 
-// NotReady says why a pod is not ready; empty: it is.
+// NotReady returns why a pod is not ready; empty: it is.
 func NotReady(p *corev1.Pod) string {
 	why := ""
 	for _, condition := range p.Status.Conditions {
@@ -382,7 +382,7 @@ func lastLine(text string) string {
 // of this machine and of the holder's node makes no leader look dead.
 var renewal = wait.Backoff{Duration: 500 * time.Millisecond, Steps: 8}
 
-// leader says who leads; ok is false when no replica does.
+// leader returns who leads; ok is false when no replica does.
 func leader(ctx context.Context, c *cli.Target, api client.Client, h *Inspection) (text string, ok bool, err error) {
 	pod, known := h.PodSpec()
 	switch {
@@ -441,7 +441,7 @@ func renewed(lease *coordinationv1.Lease) time.Time {
 // loadedWithin is the time in which a changed ConfigMap is mounted by the kubelet and read by the remediator.
 const loadedWithin = 3 * time.Minute
 
-// policyFact says whether the policy is valid and whether the leader decides by it.
+// policyFact reports whether the policy is valid and whether the leader decides by it.
 func policyFact(ctx context.Context, c *cli.Target, api client.Client, h *Inspection) (cli.Finding, error) {
 	const label = "policy"
 	pod, ok := h.PodSpec()
@@ -554,7 +554,7 @@ func changedAt(object *corev1.ConfigMap) time.Time {
 	return at
 }
 
-// mode says whether anything is done about a fault.
+// mode reports whether anything is done about a fault.
 func (h *Inspection) mode() cli.Finding {
 	const label = "mode"
 	pod, ok := h.PodSpec()

@@ -75,7 +75,7 @@ pitcrew.dev/abort-restart on the job.
 	return cmd
 }
 
-// whatRestarts says what would restart a job, as the end of a sentence; empty if the user may not read what that depends on.
+// whatRestarts returns what would restart a job, as the end of a sentence; empty if the user may not read what that depends on.
 func whatRestarts(ctx context.Context, c *cli.Target, api client.Client, job *metav1.PartialObjectMetadata) string {
 	f, err := readJob(ctx, c, api, job, "")
 	if err != nil || f.workload.Job == nil {

@@ -369,7 +369,7 @@ func (f *jobFacts) readOptIn(ctx context.Context, api client.Client) (err error)
 	return nil
 }
 
-// noRestarts says why the quarantine of a node restarts no job; empty if it does, or if the policy is unknown.
+// noRestarts returns why the quarantine of a node restarts no job; empty if it does, or if the policy is unknown.
 func (f *jobFacts) noRestarts(n *corev1.Node, record *causes.Record) string {
 	switch {
 	case record.Taint.Rule == policy.ByHand:

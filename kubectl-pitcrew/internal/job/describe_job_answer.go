@@ -97,7 +97,7 @@ func (f *jobFacts) evaluate(q restart.Trigger, onNode []corev1.Pod) (evaluation,
 	return e, nil
 }
 
-// text says in one sentence what becomes of the job.
+// text returns in one sentence what becomes of the job.
 func (e evaluation) text(now time.Time) string {
 	failed, blocked := restart.FirstFailed(e.list)
 	switch {
@@ -132,7 +132,7 @@ func (f *jobFacts) ifQuarantined(name string) restart.Trigger {
 	return q
 }
 
-// next says what happens next, or why nothing happens.
+// next returns what happens next, or why nothing happens.
 func (f *jobFacts) next(a answer) string {
 	_, abort := f.workload.Job.Object.GetAnnotations()[conditions.AnnotationAbortRestart]
 	switch {
@@ -190,7 +190,7 @@ func argument(job *restart.Job) string {
 	return strings.ToLower(schema.GroupKind{Group: job.GVK.Group, Kind: job.GVK.Kind}.String()) + "/" + job.Object.GetName()
 }
 
-// policyOff says that the policy restarts no jobs at all; empty if it does, or if it is unknown.
+// policyOff reports that the policy restarts no jobs at all; empty if it does, or if it is unknown.
 func policyOff(p *policy.Policy) string {
 	if p == nil {
 		return ""
@@ -218,7 +218,7 @@ func restartRules(p *policy.Policy) (restarts, observe int) {
 	return restarts, observe
 }
 
-// nextStep says what the remediator does next with the restart under way.
+// nextStep returns what the remediator does next with the restart under way.
 func (f *jobFacts) nextStep() string {
 	switch f.step.Action {
 	case restart.Stop:
@@ -231,7 +231,7 @@ func (f *jobFacts) nextStep() string {
 	return f.waitsFor()
 }
 
-// waitsFor says what the restart under way waits for in its phase.
+// waitsFor returns what the restart under way waits for in its phase.
 func (f *jobFacts) waitsFor() string {
 	cur := f.record.Current
 	switch cur.Phase {

@@ -92,7 +92,7 @@ func (f *jobFacts) printOwners(out io.Writer) {
 	cli.Fprintf(out, "Owners:   %s\n", text)
 }
 
-// stopText says how the job is stopped and started.
+// stopText returns how the job is stopped and started.
 func stopText(job *restart.Job) string {
 	field := job.SuspendField
 	switch {

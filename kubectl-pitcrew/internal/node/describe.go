@@ -171,7 +171,7 @@ func describeRecord(out io.Writer, n *corev1.Node, record *causes.Record, blocke
 	}
 }
 
-// releaser says who released a node manually, and why, as far as that is known.
+// releaser returns who released a node manually, and why, as far as that is known.
 func releaser(q *causes.Quarantine) string {
 	if q.ReleaseUser == "" && q.ReleaseReason == "" {
 		return ""
@@ -199,7 +199,7 @@ func howReleased(node string, r *causes.Record, blocked string) string {
 	return "automatic, once the causes have been gone for the policy's clearAfter; before that: `kubectl pitcrew release " + node + "`"
 }
 
-// waits says what the release of a cause waits for.
+// waits returns what the release of a cause waits for.
 func waits(n *corev1.Node, r *causes.Record, c causes.Cause, ago func(time.Time) string) string {
 	const manually = "not released automatically"
 	switch {

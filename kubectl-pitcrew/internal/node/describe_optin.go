@@ -117,7 +117,7 @@ func (o *optIns) add(ctx context.Context, resolver kinds.OwnerResolver, pod *cor
 	return nil
 }
 
-// notOptedIn says why a job is not opted in; empty for a service that has no reason to be.
+// notOptedIn returns why a job is not opted in; empty for a service that has no reason to be.
 func notOptedIn(w kinds.Workload, opt kinds.OptIn) string {
 	job := w.Job
 	name := fmt.Sprintf("%s %s/%s", job.GVK.Kind, w.Namespace, job.Object.GetName())

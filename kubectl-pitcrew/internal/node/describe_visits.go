@@ -130,7 +130,7 @@ func jobText(template string, args []string) string {
 	return cmp.Or(strings.Join(append([]string{template}, args...), " "), "no Job")
 }
 
-// proofText says what became of an action of a visit that is under way; last: it is the newest one.
+// proofText returns what became of an action of a visit that is under way; last: it is the newest one.
 func proofText(a visit.Action, v *visit.Visit, last bool) string {
 	switch {
 	case a.Proven:

@@ -76,7 +76,7 @@ func scopeOf(c *cli.Target, by cli.Actor, kind request.Kind, file string) (s req
 	return s, nil
 }
 
-// orderText says what an order does to a node.
+// orderText returns what an order does to a node.
 func orderText(kind request.Kind, n *corev1.Node, o request.Outcome) string {
 	switch {
 	case kind == request.Quarantine:
@@ -93,7 +93,7 @@ func orderText(kind request.Kind, n *corev1.Node, o request.Outcome) string {
 	return "Have node " + n.Name + " repaired"
 }
 
-// releaseText says what a release of a node that is checked first does.
+// releaseText returns what a release of a node that is checked first does.
 func releaseText(n *corev1.Node) string {
 	text := fmt.Sprintf("Release node %s after its check: the policy validates it first (--without-validation releases it at once)", n.Name)
 	q, err := causes.RecordOf(n)

@@ -231,7 +231,7 @@ func (v *visitor) does(step *repair.Step) string {
 	return v.whyNone(before)
 }
 
-// whyNone says why no repair of a quarantined node begins.
+// whyNone returns why no repair of a quarantined node begins.
 func (v *visitor) whyNone(before *visit.Record) string {
 	for _, last := range before.Last {
 		if last.Quarantine == v.facts.Quarantine.ID && last.Phase == visit.Failed {
@@ -313,11 +313,11 @@ func (v *visitor) peers(now time.Time) []peers.Peer {
 // limits returns how far the limits of repairs are used.
 func (v *visitor) limits(now time.Time) string {
 	r, n, within := v.policy.Repair, v.facts.Node, ""
-	active, begun := peers.Count(r, n, append(v.peers(now), peers.Of(v.policy, n, now)))
+	active, repairs := peers.Count(r, n, append(v.peers(now), peers.Of(v.policy, n, now)))
 	if r.Scope != "" {
 		within = fmt.Sprintf(", of those with %s=%s", r.Scope, n.Labels[r.Scope])
 	}
-	text := fmt.Sprintf("%d of %d nodes are repaired or validated now%s; %d repairs within 24 h", active, r.MaxConcurrent, within, begun)
+	text := fmt.Sprintf("%d of %d nodes are repaired or validated now%s; %d repairs within 24 h", active, r.MaxConcurrent, within, repairs)
 	if r.MaxPerDay > 0 {
 		text += fmt.Sprintf(" of %d", r.MaxPerDay)
 	}

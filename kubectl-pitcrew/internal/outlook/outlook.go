@@ -68,7 +68,7 @@ func Text(o simulate.Outcome, p *policy.Policy, now time.Time) string {
 	return whyNothing(o, record, p, now)
 }
 
-// quarantines says when the causes of a suspect node quarantine it.
+// quarantines returns when the causes of a suspect node quarantine it.
 func quarantines(record *causes.Record, p *policy.Policy) (words []string) {
 	for _, cause := range record.Causes {
 		if rule, ok := p.Rule(cause.Rule); ok && !cause.Due {
@@ -86,7 +86,7 @@ func quarantines(record *causes.Record, p *policy.Policy) (words []string) {
 	return words
 }
 
-// whyNothing says why the remediator does nothing about a node.
+// whyNothing returns why the remediator does nothing about a node.
 func whyNothing(o simulate.Outcome, record *causes.Record, p *policy.Policy, now time.Time) string {
 	switch {
 	case o.State == nil:

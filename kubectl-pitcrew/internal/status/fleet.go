@@ -143,7 +143,7 @@ func readFleet(ctx context.Context, c *cli.Target, api client.Client, flags stat
 
 func (f *Fleet) addFacts(facts ...cli.Finding) { f.Pitcrew.Facts = append(f.Pitcrew.Facts, facts...) }
 
-// readBreaker says whether the breaker is open.
+// readBreaker reports whether the breaker is open.
 func readBreaker(ctx context.Context, c *cli.Target, api client.Client, f *Fleet) (*corev1.ConfigMap, cli.Finding, error) {
 	const label = "breaker"
 	breaker, err := c.Read(ctx, api, conditions.BreakerConfigMap)
@@ -159,7 +159,7 @@ func readBreaker(ctx context.Context, c *cli.Target, api client.Client, f *Fleet
 	return breaker, cli.Warning(label, "", "OPEN since %s: no new quarantines", c.Ago(opened)), nil
 }
 
-// readPause says whether everything is paused.
+// readPause reports whether everything is paused.
 func readPause(ctx context.Context, c *cli.Target, api client.Client, f *Fleet) (cli.Finding, error) {
 	const label = "paused"
 	paused, err := pause.Read(ctx, api, c.Namespace)
@@ -285,7 +285,7 @@ func readRow(n *corev1.Node, now time.Time) Row {
 }
 
 // fromConditions fills the row from the conditions alone: there is no record of what a rule only alerts about. Without a condition of
-// ours the node is unchecked. Of a node that is not Ready no condition says anything.
+// ours the node is unchecked. Of a node that is not Ready no condition reports anything.
 func (r *Row) fromConditions(n *corev1.Node, now time.Time) {
 	if c, ok := node.NotReady(n); ok {
 		r.Status, r.Since, r.Cause = Unknown, c.LastTransitionTime.Time, causes.DescribeNotReady(c)

@@ -51,7 +51,7 @@ func AdviceOf(n *corev1.Node, record *visit.Record) *visit.Advice {
 	return record.Advice
 }
 
-// visitText says where a visit stands, as the end of a line.
+// visitText returns where a visit stands, as the end of a line.
 func visitText(v *visit.Visit, now time.Time) string {
 	words := []string{string(v.Kind)}
 	if v.Sweep != "" {
@@ -70,7 +70,7 @@ func visitText(v *visit.Visit, now time.Time) string {
 	return text
 }
 
-// checkedText says when a node was checked, and how hard.
+// checkedText returns when a node was checked, and how hard.
 func checkedText(c *visit.Checked, now time.Time) string {
 	if c == nil {
 		return ""

@@ -105,7 +105,7 @@ func (s *Store) Look(ctx context.Context, p *policy.Policy, n *corev1.Node) *dev
 	return look
 }
 
-// whyUnread says why objects could not be read, and what to do about it.
+// whyUnread returns why objects could not be read, and what to do about it.
 func whyUnread(resource string, err error) string {
 	switch {
 	case errors.Is(err, deviceapi.ErrTooMany):
@@ -206,7 +206,7 @@ func (s *Store) Apply(ctx context.Context, n *corev1.Node, look *devices.Look, r
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
-		log.Error(err, "The rules for the devices of the node are not written yet")
+		log.Error(err, "Failed to write the rules for the devices of the node; retrying")
 		return devicesRetry
 	}
 	return after

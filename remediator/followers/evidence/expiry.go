@@ -31,7 +31,7 @@ func (s *Store) Start(ctx context.Context) error {
 	defer ticker.Stop()
 	for {
 		if err := s.expire(ctx); err != nil {
-			ctrl.LoggerFrom(ctx).Error(err, "Delete old evidence")
+			ctrl.LoggerFrom(ctx).Error(err, "Failed to delete old evidence; retrying", "after", expireEvery)
 		}
 		select {
 		case <-ctx.Done():

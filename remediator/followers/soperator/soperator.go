@@ -40,7 +40,7 @@ func (f *Follower) Follow(n *corev1.Node, message string) {
 	f.Want(n.Name, n.UID, message)
 }
 
-// write patches the status of a node unless its condition says what it is to say.
+// write patches the status of a node unless its condition reports what it is to report.
 func (f *Follower) write(ctx context.Context, live *corev1.Node, message string) error {
 	condition, changes := handoff.Suspicion(live, message, f.clock.Now().UTC())
 	if !changes {

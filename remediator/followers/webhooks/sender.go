@@ -191,14 +191,14 @@ func (s *Sender) attempt(ctx context.Context, queue workqueue.TypedDelayingInter
 	}
 	if s.clock.Now().Sub(d.At) > giveUp {
 		s.results.WithLabelValues(k.Webhook, "dropped").Inc()
-		log.Info("Gave up a delivery to a webhook", "after", giveUp)
+		log.Info("Failed to deliver to a webhook; giving up", "after", giveUp)
 		s.finish(ctx, k)
 		return
 	}
 	again, err := s.post(ctx, hook, d, attempts)
 	if err != nil {
 		s.results.WithLabelValues(k.Webhook, "failed").Inc()
-		log.Error(err, "Deliver to a webhook", "attempt", attempts, "again", again)
+		log.Error(err, "Failed to deliver to a webhook; retrying", "attempt", attempts, "again", again)
 		queue.AddAfter(k, again)
 		return
 	}

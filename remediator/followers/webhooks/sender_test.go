@@ -316,7 +316,7 @@ func TestErrorsContainNoSecrets(t *testing.T) {
 			r := start(t, w)
 			r.Deliver("n", []Delivery{delivery("id-1")})
 			deadline := time.After(time.Minute)
-			for !strings.Contains(r.logs.String(), "Deliver to a webhook") {
+			for !strings.Contains(r.logs.String(), "Failed to deliver to a webhook") {
 				select {
 				case <-deadline:
 					t.Fatalf("no failure is logged; log:\n%s", r.logs)

@@ -24,10 +24,10 @@ var notRestartedDesc = prometheus.NewDesc("pitcrew_job_not_restarted_timestamp_s
 	[]string{"kind", "namespace", "job", "node", "reason"}, nil)
 
 const (
-	// lookOften is how long a node with jobs that are left alone is looked at often: they may end, or be mended.
-	lookOften = 15 * time.Minute
-	// LookSoon and LookLate are how soon it is looked at again during that time and after it.
-	LookSoon, LookLate = time.Minute, 5 * time.Minute
+	// recheckOften is how long a node with jobs that are left alone is looked at often: they may end, or be mended.
+	recheckOften = 15 * time.Minute
+	// RecheckSoon and RecheckLate are how soon it is looked at again during that time and after it.
+	RecheckSoon, RecheckLate = time.Minute, 5 * time.Minute
 	// ForgetAfter is how long a job is named that is not looked at any more, for example because the node is under maintenance. A job
 	// of which a pod failed is looked at again only when a limit may have changed.
 	ForgetAfter = 15 * time.Minute
@@ -39,13 +39,13 @@ const ReasonError = "Error"
 // UnknownJob stands for the jobs on a node that cannot be found out.
 var UnknownJob = Job{Reason: ReasonError}
 
-// LookAgain is how soon a node with jobs that are left alone is looked at again, after so long a quarantine. Each look lists the pods of
-// the node.
-func LookAgain(quarantined time.Duration) time.Duration {
-	if quarantined < lookOften {
-		return LookSoon
+// RecheckAfter returns how soon a node with jobs that are left alone is looked at again, after so long a quarantine. Each look lists the
+// pods of the node.
+func RecheckAfter(quarantined time.Duration) time.Duration {
+	if quarantined < recheckOften {
+		return RecheckSoon
 	}
-	return LookLate
+	return RecheckLate
 }
 
 // Waiting are the opted-in jobs that are not restarted although a node under them is quarantined, for a metric that names them. There
@@ -199,7 +199,8 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 		m, err := prometheus.NewConstMetric(notRestartedDesc, prometheus.GaugeValue, float64(since.UnixMilli())/1000,
 			job.Kind, job.Namespace, job.Name, job.Node, job.Reason)
 		if err != nil { // one job must not take the metrics of all others
-			log.Log.Error(err, "A job that is not restarted has no series", "kind", job.Kind, "namespace", job.Namespace, "job", job.Name)
+			log.Log.Error(err, "Failed to count a job that is not restarted; counting the others",
+				"kind", job.Kind, "namespace", job.Namespace, "job", job.Name)
 			continue
 		}
 		out <- m

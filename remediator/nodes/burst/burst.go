@@ -80,10 +80,10 @@ func (b *Burst) Change(node, version string) {
 	delete(b.written, node)
 }
 
-// LookAgain notes that a node will be reconciled though it may not have changed: it was there before this process, or something else
+// Recheck notes that a node will be reconciled though it may not have changed: it was there before this process, or something else
 // has changed for all nodes. Unless many of them are written such nodes make no big burst: most need nothing, and in a heap that has
 // grown for all of them what stays would stay far apart.
-func (b *Burst) LookAgain(node string) {
+func (b *Burst) Recheck(node string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if _, found := b.changed[node]; !found {

@@ -90,7 +90,7 @@ func (b *Breaker) Refresh(ctx context.Context, p *policy.Policy) error {
 	stored, err := b.state.ReadAll(ctx)
 	switch {
 	case err != nil && known:
-		ctrl.LoggerFrom(ctx).Error(err, "Cannot tell whether the breaker was closed; it stays open")
+		ctrl.LoggerFrom(ctx).Error(err, "Failed to read whether the breaker was closed; it stays open")
 		return nil
 	case err != nil:
 		return fmt.Errorf("read the breaker: %w", err)

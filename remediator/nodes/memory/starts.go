@@ -21,7 +21,7 @@ const startsPause = time.Second
 func parseStarts(text string, now time.Time) limits.Memory {
 	stored, err := limits.ParseMemory(text, now)
 	if err != nil {
-		ctrl.Log.Error(err, "The starts of earlier quarantines are lost, except for those in the records of nodes")
+		ctrl.Log.Error(err, "Failed to read the starts of earlier quarantines; counting those in the records of nodes")
 	}
 	return stored
 }

@@ -31,8 +31,8 @@ var Verdicts = []string{"wrong", repaired, "other"}
 
 // Quarantines compares the record of each node with the one that it saw before. What happens while no remediator leads is not counted.
 type Quarantines struct {
-	begun, ended, relapsed *prometheus.CounterVec
-	delay                  prometheus.Histogram
+	started, ended, relapsed *prometheus.CounterVec
+	delay                    prometheus.Histogram
 
 	mu    sync.Mutex
 	nodes map[string]sight
@@ -52,7 +52,7 @@ type sight struct {
 func New() *Quarantines {
 	return &Quarantines{
 		nodes: map[string]sight{},
-		begun: prometheus.NewCounterVec(prometheus.CounterOpts{
+		started: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "pitcrew_quarantines_total", Help: "Quarantines that began, by the condition that decided and the class of its repair.",
 		}, []string{"condition", "repair"}),
 		ended: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -74,7 +74,7 @@ func New() *Quarantines {
 
 // Collectors are to be registered.
 func (q *Quarantines) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{q.begun, q.ended, q.relapsed, q.delay}
+	return []prometheus.Collector{q.started, q.ended, q.relapsed, q.delay}
 }
 
 // Forget forgets a node that is gone.
@@ -123,7 +123,7 @@ func (q *Quarantines) See(p *policy.Policy, n *corev1.Node) {
 // begin counts a quarantine that is new, and the repair before it that did not hold.
 func (q *Quarantines) begin(p *policy.Policy, r *causes.Record) {
 	condition, class := label(p, &r.Quarantine)
-	q.begun.WithLabelValues(condition, class).Inc()
+	q.started.WithLabelValues(condition, class).Inc()
 	c := decisive(&r.Quarantine)
 	if c != nil && c.Rule != policy.ByHand {
 		q.delay.Observe(max(0, r.QuarantinedAt.Sub(c.FirstSeen).Seconds()))
@@ -218,7 +218,7 @@ func (q *Quarantines) fill(p *policy.Policy) {
 }
 
 func (q *Quarantines) zero(condition string, class conditions.Repair) {
-	q.begun.WithLabelValues(condition, class.String())
+	q.started.WithLabelValues(condition, class.String())
 	q.relapsed.WithLabelValues(condition, class.String())
 	for _, end := range append([]string{cleared, unstated}, Verdicts...) {
 		q.ended.WithLabelValues(condition, class.String(), end)

@@ -171,7 +171,7 @@ func TestARelapseIsTheSameConditionWithinSevenDaysOfARepair(t *testing.T) {
 			if got := value(t, w.relapsed) == 1; got != test.want {
 				t.Errorf("relapsed: %t", got)
 			}
-			if n := value(t, w.begun); n != 2 {
+			if n := value(t, w.started); n != 2 {
 				t.Errorf("%v quarantines", n)
 			}
 		})
@@ -229,7 +229,7 @@ func TestTheShippedPolicyMakesSoManySeries(t *testing.T) {
 	q := New()
 	q.See(p, &corev1.Node{})
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(q.begun, q.ended, q.relapsed)
+	registry.MustRegister(q.started, q.ended, q.relapsed)
 	families, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)

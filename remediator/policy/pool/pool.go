@@ -33,7 +33,7 @@ type Pool struct {
 type Requirement struct {
 	// key is the key of the label.
 	Key string `yaml:"key" unit:"label key" required:""`
-	// operator says how the value is compared with values.
+	// operator is how the value is compared with values.
 	Operator string `yaml:"operator" values:"In NotIn Exists DoesNotExist Gt Lt" required:""`
 	// values are what it is compared with.
 	Values []string `yaml:"values"`

@@ -129,7 +129,7 @@ func (d *Decoder) HasFailed(at *field.Path) bool { return d.failed[at.String()] 
 // Line is the line of a field that is in the file.
 func (d *Decoder) Line(at *field.Path) int { return d.lines[at.String()] }
 
-// hint says what an unknown field was probably meant to be: another field of the same part, or one of a part in it, which is not
+// hint returns what an unknown field was probably meant to be: another field of the same part, or one of a part in it, which is not
 // indented far enough.
 func hint(part reflect.Type, name string) string {
 	var names []string

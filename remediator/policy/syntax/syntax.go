@@ -36,7 +36,7 @@ func Parse(data []byte) (*yaml.Node, error) {
 // syntaxError is an error of yaml.v3 about a text that is no YAML.
 var syntaxError = regexp.MustCompile(`^yaml: (?:line (\d+): )?(.*)$`)
 
-// describeSyntax says in which line a text stops being YAML, and what was expected there. yaml.v3 names the line in which the part
+// describeSyntax returns in which line a text stops being YAML, and what was expected there. yaml.v3 names the line in which the part
 // begins that could not be read, or the one after the mistake.
 func describeSyntax(data []byte, err error) error {
 	found := syntaxError.FindStringSubmatch(err.Error())
@@ -133,7 +133,7 @@ func lineNumbers(n int) func(func(int) bool) {
 	}
 }
 
-// indentation says how a line is indented and how it could be: as a line above that it may continue.
+// indentation returns how a line is indented and how it could be: as a line above that it may continue.
 func (t textLines) indentation(line int) string {
 	const most = 3
 	var could []string

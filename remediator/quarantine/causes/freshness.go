@@ -63,7 +63,7 @@ func checkHeartbeats(p *policy.Policy, n *corev1.Node, next *Schedule) staleCond
 }
 
 // Message names the heartbeats that are missing, and since when, or that are from the future. On a node that does not answer its
-// detectors are silent, too, and that says nothing about them.
+// detectors report nothing, too, and that proves nothing about them.
 func (s staleConditions) Message(p *policy.Policy, n *corev1.Node, now time.Time) string {
 	if FromFuture(s.newest, now) {
 		return fmt.Sprintf("the newest heartbeat of %s is %s in the future, so nothing is decided about the node; is its clock right?",
@@ -136,13 +136,13 @@ func CurrentWithin(c corev1.NodeCondition, rule policy.Rule, bootSeen time.Time)
 	return span, !heartbeat.Before(bootSeen.Truncate(time.Second))
 }
 
-// DescribeNotReady says since when a node is not Ready, and why as far as its condition Ready tells.
+// DescribeNotReady returns since when a node is not Ready, and why as far as its condition Ready tells.
 func DescribeNotReady(c corev1.NodeCondition) string {
 	since := c.LastTransitionTime.UTC().Format(time.RFC3339)
 	return fmt.Sprintf("Ready is %s since %s (%s)", c.Status, since, Clip(c.Message, conditions.MaxMessage/4))
 }
 
-// Unhandled says that a node is not Ready and no rule acts on that, and why; empty for any other node.
+// Unhandled reports that a node is not Ready and no rule acts on that, and why; empty for any other node.
 func Unhandled(p *policy.Policy, n *corev1.Node, now time.Time) string {
 	c, ok := node.NotReady(n)
 	if !ok {

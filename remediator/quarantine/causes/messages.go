@@ -99,7 +99,7 @@ func CauseNames(r *Record) string {
 	return strings.Join(names, ", ")
 }
 
-// AndCordoned says that the quarantine has cordoned the node, if it has.
+// AndCordoned reports that the quarantine has cordoned the node, if it has.
 func (q *Quarantine) AndCordoned() string {
 	if q.HandOff != nil && q.HandOff.Cordon {
 		return " and cordoned"
@@ -114,12 +114,12 @@ func AndRestart(r policy.Rule) string {
 	return ""
 }
 
-// IsolatedBy says which devices are isolated, and how.
+// IsolatedBy returns which devices are isolated, and how.
 func (q *Quarantine) IsolatedBy() string {
 	return fmt.Sprintf("isolated %s by device taint %s", Clip(q.Isolation.String(), conditions.MaxMessage), q.Taint)
 }
 
-// NotIsolated says why a problem reaches the node although its rule isolates devices; empty otherwise.
+// NotIsolated returns why a problem reaches the node although its rule isolates devices; empty otherwise.
 func (p Problem) NotIsolated() string {
 	if p.Reach.WhyNode == "" {
 		return ""
@@ -135,7 +135,7 @@ func WouldDo(p Problem) string {
 	return "taint " + p.Rule.Taint.ToString() + p.NotIsolated()
 }
 
-// ManualOnly says that only a person releases the node, if a quarantine for the problem is so.
+// ManualOnly reports that only a person releases the node, if a quarantine for the problem is so.
 func (q *Quarantine) ManualOnly(p Problem) string {
 	if !q.ManualReleaseOnly {
 		return ""

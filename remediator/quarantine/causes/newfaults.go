@@ -12,7 +12,7 @@ import (
 // MaxCovered is how many releases of the same condition a record remembers.
 const MaxCovered = 4
 
-// Cover notes that a manual release covers what the cause's condition says; if it reports no fault, what it said.
+// Cover notes that a manual release covers what the cause's condition reports; if it reports no fault, what it said.
 func (c *Cause) Cover(condition corev1.NodeCondition) {
 	message := c.Message
 	if condition.Status == corev1.ConditionTrue {

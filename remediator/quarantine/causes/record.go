@@ -152,7 +152,7 @@ type Cause struct {
 	// Link is the role of the fault in a broken link of the node's domain.
 	Link Link `json:"link,omitzero"`
 	// HealthySince is since when the condition has been healthy and fresh, by the later of what the remediator saw and what the
-	// condition says; zero: it is not.
+	// condition reports; zero: it is not.
 	HealthySince time.Time `json:"healthySince,omitzero"`
 }
 

@@ -45,9 +45,9 @@ func NewFleet() *Fleet {
 }
 
 // Put adds a peer, in place of the one of the same name.
-func (f *Fleet) Put(p Peer) { f.put(p.Name, p) }
+func (f *Fleet) Put(p Peer) { f.updatePeer(p.Name, p) }
 
-func (f *Fleet) put(key string, p Peer) {
+func (f *Fleet) updatePeer(key string, p Peer) {
 	m := &member{Peer: p, key: key}
 	if before := f.members[key]; before == nil || !f.isSame(&before.Peer, &p) {
 		f.changes++
@@ -55,7 +55,7 @@ func (f *Fleet) put(key string, p Peer) {
 	f.remove(key)
 	f.members[key] = m
 	for scope := range f.counts {
-		f.count(scope, m, 1)
+		f.addCount(scope, m, 1)
 	}
 	if m.OutOfService || m.Soft || m.Rule != "" || len(m.Waiting) > 0 || len(m.ProblemSince) > 0 {
 		m.latest = always
@@ -114,7 +114,7 @@ func (f *Fleet) remove(key string) bool {
 	delete(f.members, key)
 	delete(f.claiming, m)
 	for scope := range f.counts {
-		f.count(scope, m, -1)
+		f.addCount(scope, m, -1)
 	}
 	if !m.latest.IsZero() {
 		at := f.place(m)
@@ -134,8 +134,8 @@ func (f *Fleet) place(m *member) int {
 	return at
 }
 
-// count adds a member so many times to the counts of a scope.
-func (f *Fleet) count(scope string, m *member, times int) {
+// addCount adds a member so many times to the counts of a scope.
+func (f *Fleet) addCount(scope string, m *member, times int) {
 	if m.Gone {
 		return
 	}
@@ -170,7 +170,7 @@ type Peers struct {
 func PeersOf(list ...Peer) Peers {
 	f := NewFleet()
 	for i, p := range list {
-		f.put(strconv.Itoa(i), p)
+		f.updatePeer(strconv.Itoa(i), p)
 	}
 	return Peers{fleet: f}
 }
@@ -184,7 +184,7 @@ func (p Peers) in(scope string, labels map[string]string) population {
 	if f.counts[scope] == nil {
 		f.counts[scope] = map[string]population{}
 		for m := range maps.Values(f.members) {
-			f.count(scope, m, 1)
+			f.addCount(scope, m, 1)
 		}
 	}
 	n := f.counts[scope][labels[scope]]

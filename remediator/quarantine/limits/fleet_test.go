@@ -412,12 +412,12 @@ func TestAFleetNoticesEachChangeOfAPeer(t *testing.T) {
 		if reflect.DeepEqual(before, after) {
 			t.Errorf("%s: the test changes nothing", field)
 		}
-		fleet.put(before.Name, after)
+		fleet.updatePeer(before.Name, after)
 		if noticed := fleet.Changes() > was; noticed == slices.Contains(unseen, field) {
 			t.Errorf("%s: noticed %v", field, noticed)
 		}
 		again := fleet.Changes()
-		if fleet.put(before.Name, after); fleet.Changes() != again {
+		if fleet.updatePeer(before.Name, after); fleet.Changes() != again {
 			t.Errorf("%s: the same peer is a change", field)
 		}
 	}

@@ -72,7 +72,7 @@ func describe(peer *limits.Peer, r *causes.Record, p *policy.Policy, n *corev1.N
 		outByQuarantine(peer)
 		peer.Rule, peer.HeldFor = r.Taint.Rule, r.Taint.HeldFor
 		if rule, _ := p.Rule(r.Taint.Rule); rule.Condition == corev1.NodeReady {
-			// The quarantine takes nothing away that the silence of the node does not, so it is parked after the same time.
+			// The quarantine takes nothing away that a node without a heartbeat does not, so it is parked after the same time.
 			if ready, notReady := node.NotReady(n); notReady {
 				peer.ParkedSince = node.NotReadySince(n, ready)
 			}

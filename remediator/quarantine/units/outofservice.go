@@ -9,7 +9,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 )
 
-// OutOfService says what keeps a node out of service without a quarantine, and since when; empty when nothing does, and a
+// OutOfService returns what keeps a node out of service without a quarantine, and since when; empty when nothing does, and a
 // zero time when that is not known.
 func OutOfService(n *corev1.Node) (why string, since time.Time) {
 	if c, ok := node.NotReady(n); ok {

@@ -1,4 +1,4 @@
-// Package actions says which action of the policy is next for a quarantined node, and whether it may be done. It is pure.
+// Package actions decides which action of the policy is next for a quarantined node, and whether it may be done. It is pure.
 package actions
 
 import (
@@ -70,7 +70,7 @@ func (p Plan) list(class conditions.Repair) []policy.Check {
 	return nil
 }
 
-// Due returns the action that the quarantine needs now; why says that it needs none, or gets none.
+// Due returns the action that the quarantine needs now; why reports that it needs none, or gets none.
 func (p Plan) Due() (action policy.Check, why string) {
 	class, why := p.Class()
 	if why != "" {
@@ -86,7 +86,7 @@ func (p Plan) Due() (action policy.Check, why string) {
 	return action, p.Lemon()
 }
 
-// Lemon says that the node was repaired too often; empty: it was not.
+// Lemon reports that the node was repaired too often; empty: it was not.
 func (p Plan) Lemon() string {
 	if p.Policy.Repair == nil || p.Policy.Repair.Lemon.Repairs == 0 {
 		return ""
@@ -133,8 +133,8 @@ func (p Plan) Advice() (do, why string) {
 	return "", ""
 }
 
-// Forbidden says why the present policy lets no action of a visit to a quarantined node begin; empty: it does. Every action asks, not only
-// the first of a visit: since then the rules may only observe, or ask for a person. What a person has approved is one quarantine.
+// Forbidden returns why the present policy lets no action of a visit to a quarantined node begin; empty: it does. Every action asks, not
+// only the first of a visit: since then the rules may only observe, or ask for a person. What a person has approved is one quarantine.
 func (p Plan) Forbidden(v *visit.Visit) string {
 	if request := p.Record.Request; v.Kind == visit.Validation && request != nil && request.Kind == visit.RequestRelease {
 		return "" // a person has asked for it
@@ -155,7 +155,7 @@ func (p Plan) Forbidden(v *visit.Visit) string {
 	return ""
 }
 
-// notEnforced says why a rule acts on no node; empty: it does.
+// notEnforced returns why a rule acts on no node; empty: it does.
 func notEnforced(p *policy.Policy, name string) string {
 	rule, found := p.Rule(name)
 	switch {

@@ -74,7 +74,7 @@ func IsPod(pod *corev1.Pod, namespace string) bool {
 	return pod.Namespace == namespace && (strings.HasPrefix(name, Template+"-") || strings.HasPrefix(name, PrintTemplate+"-"))
 }
 
-// WrittenBy returns the bundle that a pod has written; empty: none. What the pod says is input.
+// WrittenBy returns the bundle that a pod has written; empty: none. What the pod reports is input.
 func WrittenBy(pod *corev1.Pod) string {
 	for _, s := range pod.Status.ContainerStatuses {
 		if s.State.Terminated == nil {
@@ -110,7 +110,7 @@ func ForVisit(p *policy.Policy, n *corev1.Node, v *visit.Visit, now time.Time) s
 }
 
 // ForHandOff returns the name of the Job that collects because others repair the node; empty: none is due. Its program is root on the node,
-// so it begins only where the present policy acts, and while nobody else works there.
+// so it begins only where the present policy acts, and while no one else works there.
 func ForHandOff(p *policy.Policy, n *corev1.Node, q *causes.Record, paused string, now time.Time) string {
 	if paused != "" || node.Excluded(n) || node.Maintained(n, now) || len(node.HoldingClaims(n, now)) > 0 {
 		return ""

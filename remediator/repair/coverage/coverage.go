@@ -1,4 +1,4 @@
-// Package coverage says to people what the nodes of a cluster lack for the checks that a policy asks for: new nodes for their first
+// Package coverage reports to people what the nodes of a cluster lack for the checks that a policy asks for: new nodes for their first
 // check, and all nodes for the proof of a check under load.
 package coverage
 
@@ -36,11 +36,11 @@ func FirstChecks(p *policy.Policy, nodes []corev1.Node, now time.Time) (waiting,
 		if badQuarantine != nil || badRecord != nil {
 			continue // doctor names these
 		}
-		waited, lacks := firstcheck.WaitsLong(p, n, q, r != nil && r.Current != nil, now)
+		waited, gaps := firstcheck.WaitsLong(p, n, q, r != nil && r.Current != nil, now)
 		if waited == 0 {
 			continue
 		}
-		why := firstcheck.Text(p, n, lacks)
+		why := firstcheck.Text(p, n, gaps)
 		if why == "" {
 			why = "the check does not begin; kubectl pitcrew describe NODE shows the last one"
 		}
@@ -128,20 +128,20 @@ func Templates(p *policy.Policy) map[string][]string {
 	return fields
 }
 
-// Lack is something that nodes lack, and what to do about it.
-type Lack struct{ Text, Do string }
+// Gap is something that nodes lack, and what to do about it.
+type Gap struct{ Text, Do string }
 
-// Lacks returns what nodes lack for the checks of a policy. p may be nil; verdicts are the conditions that prove each template.
-func Lacks(p *policy.Policy, nodes []corev1.Node, verdicts map[string][]string, now time.Time) (all []Lack) {
+// Gaps returns what nodes lack for the checks of a policy. p may be nil; verdicts are the conditions that prove each template.
+func Gaps(p *policy.Policy, nodes []corev1.Node, verdicts map[string][]string, now time.Time) (all []Gap) {
 	if p == nil {
 		return nil
 	}
 	for _, text := range unproven(p, nodes, verdicts) {
-		all = append(all, Lack{text, "add the condition to the checks of the pool, or choose other nodes; see docs/templates.md"})
+		all = append(all, Gap{text, "add the condition to the checks of the pool, or choose other nodes; see docs/templates.md"})
 	}
 	_, late := FirstChecks(p, nodes, now)
 	for _, text := range late {
-		all = append(all, Lack{text, "see docs/runbooks/PitcrewFirstCheckWaits.md"})
+		all = append(all, Gap{text, "see docs/runbooks/PitcrewFirstCheckWaits.md"})
 	}
 	return all
 }

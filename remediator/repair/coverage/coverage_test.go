@@ -75,12 +75,12 @@ func TestChecksThatNoNodeCanPassAreNamed(t *testing.T) {
 	cpu := newNode("cpu", "a", time.Hour)
 	cpu.Status.Allocatable = nil
 	var lines []string
-	for _, lack := range Lacks(parse(t), []corev1.Node{
+	for _, gap := range Gaps(parse(t), []corev1.Node{
 		newNode("a1", "a", time.Minute, "GPUXidError"), newNode("a2", "a", time.Hour), newNode("b1", "b", time.Hour, "DCGMDiagFailed"), cpu,
 	}, verdicts, noon) {
-		lines = append(lines, lack.Text)
-		if lack.Do == "" {
-			t.Errorf("nothing to do about %s", lack.Text)
+		lines = append(lines, gap.Text)
+		if gap.Do == "" {
+			t.Errorf("nothing to do about %s", gap.Text)
 		}
 	}
 	got := strings.Join(lines, "\n")
@@ -90,7 +90,7 @@ func TestChecksThatNoNodeCanPassAreNamed(t *testing.T) {
 	if got != want {
 		t.Errorf("got\n%s", got)
 	}
-	if got := slices.Concat(Lacks(parse(t), nil, verdicts, noon), Lacks(nil, nil, verdicts, noon)); got != nil {
+	if got := slices.Concat(Gaps(parse(t), nil, verdicts, noon), Gaps(nil, nil, verdicts, noon)); got != nil {
 		t.Errorf("without nodes, and without a policy: %q", got)
 	}
 }

@@ -1,4 +1,4 @@
-// Package firstcheck decides by conditions alone whether a new node is healthy, and says what it lacks.
+// Package firstcheck decides by conditions alone whether a new node is healthy, and returns what it is still missing.
 package firstcheck
 
 import (
@@ -48,18 +48,18 @@ func Conditions(p *policy.Policy, n *corev1.Node) []string {
 	return slices.Compact(names)
 }
 
-// Lack is a condition for which a new node does not count as healthy.
-type Lack struct {
+// Gap is a condition for which a new node does not count as healthy.
+type Gap struct {
 	Condition string
-	// Why says what it shows instead; empty: there is no report of this boot.
+	// Why is what it shows instead; empty: there is no report of this boot.
 	Why string
 }
 
-// Lacks returns what keeps a new node from counting as healthy, in the order of the conditions; none: nothing does.
+// Gaps returns what keeps a new node from counting as healthy, in the order of the conditions; none: nothing does.
 //
 // The Node Problem Detector writes a condition of ours when its plugin has answered, and not before (skip_initial_status). Conditions of
 // others may be False from the start, without an answer: they count once they had a heartbeat a minute later.
-func Lacks(p *policy.Policy, n *corev1.Node, q *causes.Record, now time.Time) (lacks []Lack) {
+func Gaps(p *policy.Policy, n *corev1.Node, q *causes.Record, now time.Time) (gaps []Gap) {
 	since := bootSince(n, q, now)
 	for _, name := range Conditions(p, n) {
 		c, exists := node.ConditionOf(n, corev1.NodeConditionType(name))
@@ -71,24 +71,24 @@ func Lacks(p *policy.Policy, n *corev1.Node, q *causes.Record, now time.Time) (l
 		heartbeat := c.LastHeartbeatTime.Time
 		switch {
 		case !exists:
-			lacks = append(lacks, Lack{Condition: name})
+			gaps = append(gaps, Gap{Condition: name})
 		case matched && !rule.AlertOnly, !matched && c.Status == corev1.ConditionTrue, c.Status == corev1.ConditionUnknown:
 			why := fmt.Sprintf("%s is %s: %s", name, c.Status, causes.Clip(c.Message, conditions.MaxMessage))
-			lacks = append(lacks, Lack{name, why})
+			gaps = append(gaps, Gap{name, why})
 		case limit == policy.Never:
 		case heartbeat.Before(since) || now.Sub(heartbeat) > limit || causes.FromFuture(heartbeat, now):
-			lacks = append(lacks, Lack{Condition: name})
+			gaps = append(gaps, Gap{Condition: name})
 		case heartbeat.Before(c.LastTransitionTime.Add(SettleTime(c.Type))):
-			lacks = append(lacks, Lack{Condition: name})
+			gaps = append(gaps, Gap{Condition: name})
 		}
 	}
-	return lacks
+	return gaps
 }
 
-// Text says in a sentence what a new node lacks; empty: nothing.
-func Text(p *policy.Policy, n *corev1.Node, lacks []Lack) string {
+// Text returns in a sentence what a new node is missing; empty: nothing.
+func Text(p *policy.Policy, n *corev1.Node, gaps []Gap) string {
 	var missing []string
-	for _, l := range lacks {
+	for _, l := range gaps {
 		if l.Why != "" {
 			return l.Why
 		}
@@ -104,15 +104,15 @@ func Text(p *policy.Policy, n *corev1.Node, lacks []Lack) string {
 	return text
 }
 
-// WaitsLong returns for how long a node has waited for a first check that does not begin, and what it lacks, once that takes longer
+// WaitsLong returns for how long a node has waited for a first check that does not begin, and what it is missing, once that takes longer
 // than [Late]; zero: it does not wait, or not for long. q is the record of its quarantine, which may be nil.
-func WaitsLong(p *policy.Policy, n *corev1.Node, q *causes.Record, underWay bool, now time.Time) (time.Duration, []Lack) {
+func WaitsLong(p *policy.Policy, n *corev1.Node, q *causes.Record, underWay bool, now time.Time) (time.Duration, []Gap) {
 	waited := now.Sub(n.CreationTimestamp.Time)
 	if !Waits(p, n) || underWay || node.Excluded(n) || waited < Late || n.CreationTimestamp.IsZero() ||
 		q != nil && q.NodeUID == n.UID && q.Phase == causes.Quarantined {
 		return 0, nil
 	}
-	return waited, Lacks(p, n, q, now)
+	return waited, Gaps(p, n, q, now)
 }
 
 // Verdict returns the conditions by which plugins report what a Job of the template finds.
@@ -126,8 +126,8 @@ func Verdict(t *corev1.PodTemplate) []string {
 	return names
 }
 
-// Unproven says that nothing on a node reports a condition that proves a template: the node does not have it, and no pool of the node does;
-// empty: each is reported. The remediator writes the verdicts of preflight itself.
+// Unproven reports that nothing on a node reports a condition that proves a template: the node does not have it, and no pool of the node
+// does; empty: each is reported. The remediator writes the verdicts of preflight itself.
 func Unproven(p *policy.Policy, n *corev1.Node, t *corev1.PodTemplate) string {
 	reported, _ := p.Reported(n.Labels)
 	for _, name := range Verdict(t) {

@@ -53,7 +53,7 @@ func TestConditionsAreThoseOfThePool(t *testing.T) {
 		"  pools: {a: {matchExpressions: [{key: gpu, operator: NotIn, values: [b200]}], conditions: [GPUXidError]}, b: {conditions: [AscendNPUUnhealthy]}}": "[AscendNPUUnhealthy GPUXidError] no report of this boot yet of AscendNPUUnhealthy, GPUXidError",
 	} {
 		p := parse(t, pools)
-		if got := fmt.Sprint(Conditions(p, n), " ", Text(p, n, Lacks(p, n, nil, noon))); got != want {
+		if got := fmt.Sprint(Conditions(p, n), " ", Text(p, n, Gaps(p, n, nil, noon))); got != want {
 			t.Errorf("%s:\n got %s\nwant %s", pools, got, want)
 		}
 	}
@@ -81,12 +81,12 @@ func TestWaitsLong(t *testing.T) {
 		if test.change != nil {
 			test.change(n)
 		}
-		waited, lacks := WaitsLong(p, n, test.q, test.underWay, noon)
+		waited, gaps := WaitsLong(p, n, test.q, test.underWay, noon)
 		got := ""
 		if waited > 0 {
 			got = waited.String()
 		}
-		for _, l := range lacks {
+		for _, l := range gaps {
 			got += " " + l.Condition + l.Why
 		}
 		if got = strings.TrimSpace(got); got != test.want {

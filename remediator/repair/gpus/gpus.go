@@ -1,4 +1,4 @@
-// Package gpus finds the GPUs that a repair is about, by what conditions say.
+// Package gpus finds the GPUs that a repair is about, by what conditions report.
 package gpus
 
 import (
@@ -11,7 +11,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 )
 
-// Faulty returns the PCI addresses of the GPUs that causes name, in order, by their messages and by what the conditions say now; none if
+// Faulty returns the PCI addresses of the GPUs that causes name, in order, by their messages and by what the conditions report now; none if
 // a message names only a part of them.
 func Faulty(n *corev1.Node, of []causes.Cause) []string {
 	var gpus []string

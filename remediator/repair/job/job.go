@@ -1,4 +1,4 @@
-// Package job says what the Job of an attempt is, and reads what became of it. It is pure.
+// Package job makes the Job of an attempt, and reads what became of it. It is pure.
 package job
 
 import (
@@ -151,7 +151,7 @@ type State struct {
 	Waiting string
 	// exit is the exit code of the first container, -1 if it is not known.
 	exit int32
-	// result is what the program says; nil: nothing that can be read.
+	// result is what the program reports; nil: nothing that can be read.
 	result *repairresult.Result
 	// Message is a sentence about the end.
 	Message string
@@ -168,7 +168,7 @@ func (s State) Says(kind repairresult.Kind) bool {
 	return s.result != nil && s.result.Result == kind && s.exit == int32(kind.ExitCode())
 }
 
-// Why says why the Job has failed.
+// Why returns why the Job has failed.
 func (s State) Why() string {
 	if s.exit == 0 && s.result == nil {
 		return "its Job has left no result: " + s.Message
@@ -215,7 +215,7 @@ func EndOf(job *batchv1.Job) (batchv1.JobCondition, bool) {
 	return job.Status.Conditions[i], true
 }
 
-// readPod reads what the pod of the Job says. Its termination message is input.
+// readPod reads what the pod of the Job reports. Its termination message is input.
 func (s *State) readPod(pod *corev1.Pod) {
 	s.Waiting = "its pod is " + string(pod.Status.Phase)
 	for _, c := range pod.Status.Conditions {

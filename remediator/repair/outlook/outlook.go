@@ -1,4 +1,4 @@
-// Package outlook says how a quarantined node would be repaired, for people: [repair.Next] decides. It is pure.
+// Package outlook predicts for people how a quarantined node would be repaired: [repair.Next] decides. It is pure.
 package outlook
 
 import (
@@ -18,12 +18,12 @@ import (
 
 // Outlook is how a quarantined node would be repaired, whether or not it may be now.
 type Outlook struct {
-	// Class is the class of the actions that it needs; zero: it needs none, and Why says why not.
+	// Class is the class of the actions that it needs; zero: it needs none, and Why is why.
 	Class conditions.Repair
 	Why   string
 	// Left are the actions that are left for the class, the next one first.
 	Left []policy.Check
-	// Lemon says that the node was repaired too often; empty: it was not.
+	// Lemon reports that the node was repaired too often; empty: it was not.
 	Lemon string
 	// InTheWay are the pods that have to end before the next action. They are known if the facts are live and
 	// the template of that action exists.

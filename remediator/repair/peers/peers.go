@@ -1,4 +1,4 @@
-// Package peers says which limits over all nodes keep a visit from beginning. It is pure.
+// Package peers reports which limits over all nodes keep a visit from beginning. It is pure.
 package peers
 
 import (
@@ -27,8 +27,8 @@ type Peer struct {
 	Active bool
 	// FirstCheck reports whether its first check under load is under way there.
 	FirstCheck bool
-	// Begun are the repairs that began there within 24 hours.
-	Begun int
+	// Repairs are how many began there within 24 hours.
+	Repairs int
 }
 
 // Of sums up a node. A record that does not parse counts for nothing: no visit is made to its node.
@@ -47,7 +47,7 @@ func With(p *policy.Policy, n *corev1.Node, r *visit.Record, now time.Time) Peer
 	}
 	r = &visit.Record{Current: record.Clone(r.Current), Repairs: slices.Clone(r.Repairs)} // what counts
 	r.ClampTimes(now)
-	peer := Peer{Begun: r.Begun(day, now)}
+	peer := Peer{Repairs: r.RepairsWithin(day, now)}
 	if r.Current != nil { // else the quarantine does not matter
 		q, err := causes.RecordOf(n)
 		peer.Active = err == nil && isActive(p, r, n, q)
@@ -91,39 +91,39 @@ func All(p *policy.Policy, n *corev1.Node, r *visit.Record, others []corev1.Node
 				delete(missing, r.Current.Quarantine)
 			}
 		}
-		all = append(all, Peer{Scope: n.Labels[p.Repair.Scope], Begun: len(missing)})
+		all = append(all, Peer{Scope: n.Labels[p.Repair.Scope], Repairs: len(missing)})
 	}
 	return all
 }
 
 // isActive reports whether a repair or a validation is under way. Without a taint of the quarantine that the policy sets, and without that
-// of the visit, the record is not believed: a kubelet can forge it, with a taint of others, and would keep the place from other nodes.
+// of the visit, the record does not count: a kubelet can forge it, with a taint of others, and would keep the place from other nodes.
 func isActive(p *policy.Policy, r *visit.Record, n *corev1.Node, q *causes.Record) bool {
 	v, isTainted := r.Current, proof.Standing(n, q) != nil && q.IsTainted(p, n)
 	return v != nil && (v.Kind == visit.Repair || v.Kind == visit.Validation) && (isTainted || slices.ContainsFunc(n.Spec.Taints, r.SetsTaint))
 }
 
 // Count returns how many of the peers are repaired or validated, and how many repairs have begun there, within the scope of a node.
-func Count(p *policy.Repair, n *corev1.Node, peers []Peer) (active, begun int) {
+func Count(p *policy.Repair, n *corev1.Node, peers []Peer) (active, repairs int) {
 	for _, peer := range peers {
 		if p.Scope != "" && peer.Scope != n.Labels[p.Scope] {
 			continue
 		}
-		begun += peer.Begun
+		repairs += peer.Repairs
 		if peer.Active {
 			active++
 		}
 	}
-	return active, begun
+	return active, repairs
 }
 
-// Exceeded says which limit keeps a visit from beginning; empty: none does.
+// Exceeded returns which limit keeps a visit from beginning; empty: none does.
 func Exceeded(p *policy.Repair, v visit.Visit, n *corev1.Node, r *visit.Record, peers []Peer, now time.Time) string {
-	before := r.Begun(day, now)
+	before := r.RepairsWithin(day, now)
 	after := *r
 	after.Current = &v
-	active, begun := Count(p, n, peers)
-	begun += before
+	active, repairs := Count(p, n, peers)
+	repairs += before
 	within := ""
 	if p.Scope != "" {
 		within = fmt.Sprintf(" with the same %s", p.Scope)
@@ -131,8 +131,8 @@ func Exceeded(p *policy.Repair, v visit.Visit, n *corev1.Node, r *visit.Record, 
 	switch {
 	case active >= p.MaxConcurrent:
 		return fmt.Sprintf("%d nodes%s are repaired or validated, and repair.maxConcurrent is %d", active, within, p.MaxConcurrent)
-	case after.Begun(day, now) > before && p.MaxPerDay > 0 && begun >= p.MaxPerDay:
-		return fmt.Sprintf("%d repairs%s have begun within 24 hours, and repair.maxPerDay is %d", begun, within, p.MaxPerDay)
+	case after.RepairsWithin(day, now) > before && p.MaxPerDay > 0 && repairs >= p.MaxPerDay:
+		return fmt.Sprintf("%d repairs%s have begun within 24 hours, and repair.maxPerDay is %d", repairs, within, p.MaxPerDay)
 	}
 	return ""
 }

@@ -1,4 +1,4 @@
-// Package pods says which pods on a node are in the way of a repair or a check.
+// Package pods finds the pods on a node that are in the way of a repair or a check.
 package pods
 
 import (

@@ -1,4 +1,4 @@
-// Package proof says, by the conditions of a node, what is known about the causes of its quarantine. It is pure.
+// Package proof returns, by the conditions of a node, what is known about the causes of its quarantine. It is pure.
 package proof
 
 import (
@@ -78,7 +78,7 @@ func (s View) State(c *causes.Cause) State {
 	case now == Faulty:
 		return Faulty
 	case c.Repair == conditions.Reboot && c.BootID == boot && (now == Cleared || !c.HealthySince.IsZero()):
-		return Faulty // a boot is what it needs, whatever the condition says
+		return Faulty // a boot is what it needs, whatever the condition reports
 	case now == Cleared && !c.HealthySince.IsZero():
 		return Cleared
 	}
@@ -158,7 +158,7 @@ func Names(q *causes.Record) string {
 	return strings.Join(names, ", ")
 }
 
-// Class returns the class of the action that the quarantine needs now; why says that it needs none.
+// Class returns the class of the action that the quarantine needs now; why reports that it needs none.
 func (s View) Class() (class conditions.Repair, why string) {
 	if NeedsReplacement(s.Quarantine) {
 		return 0, "a cause is of class Replace"

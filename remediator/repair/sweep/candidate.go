@@ -36,7 +36,7 @@ func NodeOf(p *policy.Policy, n *corev1.Node, r *visit.Record, err error, idle I
 	return s
 }
 
-// Unavailable says why no sweep may begin on a node, whatever its pods; empty: nothing is in the way.
+// Unavailable returns why no sweep may begin on a node, whatever its pods; empty: nothing is in the way.
 func Unavailable(p *policy.Policy, n *corev1.Node, r *visit.Record, q *causes.Record, now time.Time) string {
 	switch {
 	case node.Excluded(n):
@@ -62,7 +62,7 @@ func Unavailable(p *policy.Policy, n *corev1.Node, r *visit.Record, q *causes.Re
 	return OtherRepairer(n, r, now)
 }
 
-// OtherRepairer says who else works on the node; empty: no one does.
+// OtherRepairer returns who else works on the node; empty: no one does.
 func OtherRepairer(n *corev1.Node, r *visit.Record, now time.Time) string {
 	for _, t := range n.Spec.Taints {
 		if node.OfOtherRepairer(t) || t.Key == conditions.TaintMaintenance && !r.SetsTaint(t) {

@@ -11,10 +11,10 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/restart/capacity"
 )
 
-// unansweredTimeout is how long a pod counts about which no scheduler has said anything.
+// unansweredTimeout is how long a pod counts about which no scheduler has reported anything.
 const unansweredTimeout = 10 * time.Minute
 
-// HasScheduler reports whether a scheduler may be at work for a pod that waits: one says in the condition PodScheduled that it has found
+// HasScheduler reports whether a scheduler may be at work for a pod that waits: one reports in the condition PodScheduled that it has found
 // no node. A new pod counts in any case.
 func HasScheduler(pod *corev1.Pod, now time.Time) bool {
 	return now.Sub(pod.CreationTimestamp.Time) < unansweredTimeout ||

@@ -39,7 +39,7 @@ type Node struct {
 	Record *visit.Record
 	// SuspectSince is when the newest fault that is not due yet was first seen; zero: there is none.
 	SuspectSince time.Time
-	// Unavailable says why no check may begin, whatever the node's pods; empty: nothing is in the way.
+	// Unavailable is why no check may begin, whatever the node's pods; empty: nothing is in the way.
 	Unavailable string
 	// Idle is what was seen of the node's pods.
 	Idle Idle
@@ -89,8 +89,8 @@ type Choice struct {
 // to be if need be. So a sweep has the whole time for its nodes, and none of them waits longer.
 //
 // awaited returns since when pods wait that could run on a node; zero: none does. Such a node is left alone until its check is urgent: a
-// person or a suspicion asks for it, or it is late. Then it has to be idle for [AwaitedIdle], so that a pod that never comes keeps
-// nobody from checking it.
+// person or a suspicion asks for it, or it is late. Then it has to be idle for [AwaitedIdle], so that a pod that never comes does not
+// keep the node from its check.
 //
 // A node takes a place under the limits when its check begins. Two nodes for each place are watched before, so that the next one is
 // known to be idle when a place becomes free.
@@ -102,7 +102,7 @@ func Plan(sweeps []policy.Sweep, nodes []Node, awaited func(node string) time.Ti
 		s := &sweeps[i]
 		queue, underWay, limit := queueOf(s, nodes, now)
 		queue = slices.DeleteFunc(queue, func(q queued) bool {
-			if !looked[q.Name] && q.wasBusy() && q.looksAgain(s, now) {
+			if !looked[q.Name] && q.wasBusy() && q.isRechecked(s, now) {
 				looked[q.Name] = true
 				busy = append(busy, q)
 			}
@@ -161,8 +161,8 @@ func (q queued) wasBusy() bool { return !q.Idle.LookedAt.IsZero() && q.Idle.Sinc
 // urgent reports whether a person or a suspicion asks for the check, or it is late.
 func (q queued) urgent(s *policy.Sweep, now time.Time) bool { return q.rank < 2 || q.Overdue(s, now) }
 
-// looksAgain reports whether it is time to look at a busy node again: it has to be checked, and the last look was a while ago.
-func (q queued) looksAgain(s *policy.Sweep, now time.Time) bool {
+// isRechecked reports whether it is time to look at a busy node again: it has to be checked, and the last look was a while ago.
+func (q queued) isRechecked(s *policy.Sweep, now time.Time) bool {
 	return now.Sub(q.Idle.LookedAt) >= max(q.idleFor/2, LookEvery) && (q.rank < 2 || !now.Before(q.checked.Add(period(s))))
 }
 

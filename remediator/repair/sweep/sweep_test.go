@@ -163,7 +163,7 @@ func TestPlanSweeps(t *testing.T) {
 		"could not run a while ago":     {nodes: []Node{unchecked("a", 2*week, closed(visit.Failed, 59*time.Minute))}},
 		"refused a while ago":           {nodes: []Node{unchecked("a", 2*week, closed(visit.Refused, time.Minute))}},
 		"could not run an hour ago":     {nodes: []Node{unchecked("a", 2*week, closed(visit.Failed, time.Hour))}, start: []string{"a"}},
-		"made way a while ago":          {nodes: []Node{unchecked("a", 2*week, closed(visit.Yielded, time.Minute))}, start: []string{"a"}},
+		"yielded a while ago":           {nodes: []Node{unchecked("a", 2*week, closed(visit.Yielded, time.Minute))}, start: []string{"a"}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -9,8 +9,8 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 )
 
-// Of returns what the record of visits on a Node says about the present quarantine of it, for [quarantine.Decide]. q may be nil. A
-// record that cannot be read says nothing, so no validation has passed.
+// Of returns what the record of visits on a Node reports about the present quarantine of it, for [quarantine.Decide]. q may be nil. A
+// record that cannot be read reports nothing, so no validation has passed.
 func Of(n *corev1.Node, q *causes.Record, now time.Time) quarantine.Visits {
 	if q == nil {
 		return quarantine.Visits{}

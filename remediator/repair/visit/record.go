@@ -39,7 +39,7 @@ type Record struct {
 	Swept map[string]time.Time `json:"swept,omitempty" max:"64"`
 	// Repairs are the last actions that were begun, the oldest first.
 	Repairs []Action `json:"repairs,omitempty" max:"40"`
-	// Advice says what the last visit recommends for the quarantine, see [Advice]; nil: nothing.
+	// Advice is what the last visit recommends for the quarantine, see [Advice]; nil: nothing.
 	Advice *Advice `json:"advice,omitempty"`
 	// Last holds closed visits, newest first.
 	Last []Visit `json:"last,omitempty" max:"32"`
@@ -161,7 +161,7 @@ const (
 	RequestRepair  = "repair"  // approves the repair of the quarantine
 	RequestStop    = "stop"    // ends the visit, and begins no other for the quarantine
 	RequestCheck   = "check"   // checks the node as a sweep does
-	RequestRelease = "release" // validates the node and then releases it, whatever its conditions say
+	RequestRelease = "release" // validates the node and then releases it, whatever its conditions report
 )
 
 // Request is what a person asked for with `kubectl pitcrew repair`, `check` or `release`.

@@ -131,8 +131,8 @@ func (r *Record) Repaired(quarantine string, at time.Time) bool {
 	return r != nil && slices.ContainsFunc(r.Repairs, func(a Action) bool { return a.Quarantine == quarantine && a.At.Equal(at) })
 }
 
-// Begun returns how many repairs began within a time. The actions for one quarantine are one.
-func (r *Record) Begun(within time.Duration, now time.Time) int {
+// RepairsWithin returns how many repairs began within a time. The actions for one quarantine are one.
+func (r *Record) RepairsWithin(within time.Duration, now time.Time) int {
 	of := map[string]bool{}
 	for _, a := range r.Repairs {
 		if now.Sub(a.At) < within {
