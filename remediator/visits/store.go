@@ -127,8 +127,12 @@ func (c *Controller) report(_ context.Context, n *corev1.Node, s repair.Step) {
 	if r := s.Record; s.Waits == nil && (r == nil || r.Current == nil) {
 		c.reports.Forget(n.Name)
 	}
-	if v := s.Record; c.dryRun && s.Waits == nil && v != nil && v.Current != nil && changes(s, n) {
-		s.Waits = &repair.Waiting{Reason: "dry-run", Message: fmt.Sprintf("dry run, would begin a %s", v.Current.Kind)}
+	if r := s.Record; c.dryRun && s.Waits == nil && r != nil && r.Current != nil && changes(s, n) {
+		does := "begin"
+		if before, err := visit.RecordOf(n); err == nil && before != nil && before.Current != nil {
+			does = "go on with"
+		}
+		s.Waits = &repair.Waiting{Reason: "dry-run", Message: fmt.Sprintf("dry run, would %s a %s", does, r.Current.Kind)}
 	}
 	// Between two waits there may be a step or two: the same reason is not news then.
 	if s.Waits != nil && c.reports.Note(n.Name, s.Waits.Reason) {
