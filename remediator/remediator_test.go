@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -428,7 +426,7 @@ func TestTheSecondReplicaTakesOver(t *testing.T) {
 	// What the standby would decide about first waits in its queue.
 	waiting := regexp.MustCompile(`(?m)^workqueue_depth\{controller="node",.*\} [1-9]`)
 	tm.until("the standby watches the nodes", func() error {
-		metrics, err := tryScrape(t, address)
+		metrics, err := cluster.Scrape(t.Context(), address)
 		if err == nil && !waiting.MatchString(metrics) {
 			err = errors.New("its queue is empty")
 		}
@@ -650,7 +648,7 @@ func (tm team) reconciles(address string) int {
 // shows returns an error until the metrics contain a line.
 func (tm team) shows(address, line string) error {
 	tm.Helper()
-	text, err := tryScrape(tm.T, address)
+	text, err := cluster.Scrape(tm.Context(), address)
 	if err == nil && !strings.Contains(text, line+"\n") {
 		return errStill
 	}
@@ -659,28 +657,11 @@ func (tm team) shows(address, line string) error {
 
 func scrape(t *testing.T, address string) string {
 	t.Helper()
-	text, err := tryScrape(t, address)
+	text, err := cluster.Scrape(t.Context(), address)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return text
-}
-
-func tryScrape(t *testing.T, address string) (string, error) {
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+"/metrics", nil)
-	if err != nil {
-		return "", err
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return "", err
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	if err == nil && response.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s %s", response.Status, body)
-	}
-	return string(body), err
 }
 
 func read(t *testing.T, path string) string {

@@ -19,6 +19,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
 )
 
 // settle is how long the programs may start before the measurement begins.
@@ -111,7 +113,7 @@ func run(ctx context.Context, o options, out, progress io.Writer) (err error) {
 			return fmt.Errorf("%s: %w", v.name, err)
 		}
 	}
-	if err := pause(ctx, settle); err != nil {
+	if err := cluster.Pause(ctx, settle); err != nil {
 		return err
 	}
 	fmt.Fprintf(progress, "measuring for %s\n", o.length)
@@ -123,7 +125,7 @@ func run(ctx context.Context, o options, out, progress io.Writer) (err error) {
 	const sample = 5 * time.Second
 	start := time.Now()
 	for time.Since(start) < o.length {
-		if err := pause(ctx, min(sample, o.length-time.Since(start))); err != nil {
+		if err := cluster.Pause(ctx, min(sample, o.length-time.Since(start))); err != nil {
 			return err
 		}
 		for _, v := range all {
@@ -142,13 +144,4 @@ func run(ctx context.Context, o options, out, progress io.Writer) (err error) {
 	}
 	_, err = io.WriteString(out, strings.Join(table(all), "\n")+"\n")
 	return err
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }

@@ -93,11 +93,7 @@ func measure(ctx context.Context, c *cluster.Cluster, away string, replicas int,
 		return 0, 0, err
 	}
 	c.StopAPIServer()
-	select {
-	case <-time.After(length):
-	case <-ctx.Done():
-	}
-	if err := c.StartAPIServer(ctx); err != nil {
+	if err := errors.Join(cluster.Pause(ctx, length), c.StartAPIServer(ctx)); err != nil {
 		return 0, 0, err
 	}
 	took, err = w.Fault(ctx)

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"net/http"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -223,7 +222,7 @@ func (b *bench) idle(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if err := rest(ctx, while); err != nil {
+	if err := cluster.Pause(ctx, while); err != nil {
 		return false, err
 	}
 	after, err := b.samples(ctx)
@@ -239,18 +238,9 @@ func (b *bench) until(ctx context.Context, what string, check func(context.Conte
 		if done || err != nil {
 			return err
 		}
-		if err := rest(ctx, time.Second); err != nil {
+		if err := cluster.Pause(ctx, time.Second); err != nil {
 			return fmt.Errorf("wait until %s: %w", what, err)
 		}
-	}
-}
-
-func rest(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(d):
-		return nil
 	}
 }
 
@@ -304,7 +294,7 @@ func (b *bench) measure(ctx context.Context, length time.Duration) (used [2]samp
 	if err != nil {
 		return used, err
 	}
-	if err := rest(ctx, length); err != nil {
+	if err := cluster.Pause(ctx, length); err != nil {
 		return used, err
 	}
 	after, err := b.samples(ctx)
@@ -316,17 +306,12 @@ func (b *bench) measure(ctx context.Context, length time.Duration) (used [2]samp
 
 // sum adds up a metric, all of it or only what has a label with a value.
 func (r *remediator) sum(ctx context.Context, name, value string) (sum float64, err error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+r.metrics+"/metrics", nil)
+	text, err := cluster.Scrape(ctx, r.metrics)
 	if err != nil {
 		return 0, err
 	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return 0, fmt.Errorf("read the metrics: %w", err)
-	}
-	defer response.Body.Close()
 	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(response.Body)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(text))
 	if err != nil {
 		return 0, fmt.Errorf("read the metrics: %w", err)
 	}

@@ -80,7 +80,7 @@ func measure(ctx context.Context, rejected string, pods, size int) (row string, 
 	if err != nil {
 		return "", err
 	}
-	if err := pause(ctx, 20*time.Second); err != nil { // the caches are filled, and the watch has begun
+	if err := cluster.Pause(ctx, 20*time.Second); err != nil { // the caches are filled, and the watch has begun
 		return "", err
 	}
 	before, err := cluster.UsageOf(p.PID())
@@ -98,7 +98,7 @@ func measure(ctx context.Context, rejected string, pods, size int) (row string, 
 		}
 		seen = conditions.GPUPodsRejected
 	}
-	if err := pause(ctx, 30*time.Second); err != nil {
+	if err := cluster.Pause(ctx, 30*time.Second); err != nil {
 		return "", err
 	}
 	after, err := cluster.UsageOf(p.PID())
@@ -107,15 +107,6 @@ func measure(ctx context.Context, rejected string, pods, size int) (row string, 
 	}
 	asked, err := asked(c)
 	return fmt.Sprintf("%.0f MB | %.0f MB | %.0f MB | %.0f s | %s | %s", before.RSS, after.Peak, after.RSS, stored.Seconds(), asked, seen), err
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
 }
 
 // flood are pods of two namespaces that a scheduler has sent to the node and its kubelet has rejected.

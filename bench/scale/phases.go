@@ -87,7 +87,7 @@ func (b *bench) idle(ctx context.Context, p *cluster.Process, text string) error
 		return err
 	}
 	for calm := 0; calm < 3; {
-		if err := rest(ctx, time.Second); err != nil {
+		if err := cluster.Pause(ctx, time.Second); err != nil {
 			return fmt.Errorf("wait until the remediator is idle: %w", err)
 		}
 		now, err := cluster.UsageOf(p.PID())
@@ -100,15 +100,6 @@ func (b *bench) idle(ctx context.Context, p *cluster.Process, text string) error
 		last = now
 	}
 	return nil
-}
-
-func rest(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(d):
-		return nil
-	}
 }
 
 // during is what the remediator uses while do runs.
@@ -382,7 +373,7 @@ func (b *bench) rack(ctx context.Context) error {
 			}); err != nil {
 				return err
 			}
-			if err := rest(ctx, time.Minute); err != nil {
+			if err := cluster.Pause(ctx, time.Minute); err != nil {
 				return err
 			}
 			quarantined = max(quarantined, len(b.fleet.Since()))
@@ -513,7 +504,7 @@ func (b *bench) logged(ctx context.Context, p *cluster.Process, text string) err
 	ctx, cancel := context.WithTimeoutCause(ctx, b.wait, fmt.Errorf("%s has not logged %q", p.Name, text))
 	defer cancel()
 	for !strings.Contains(p.Log(), text) {
-		if err := rest(ctx, 20*time.Millisecond); err != nil {
+		if err := cluster.Pause(ctx, 20*time.Millisecond); err != nil {
 			return err
 		}
 	}

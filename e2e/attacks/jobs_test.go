@@ -4,9 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math"
-	"net/http"
 	"os"
 	"regexp"
 	"slices"
@@ -342,24 +340,15 @@ var heapLine = regexp.MustCompile(`(?m)^go_memstats_heap_alloc_bytes (\S+)$`)
 // heap is how many bytes the heap of the remediator has, as its metrics say.
 func (s *scene) heap(address string) int {
 	s.Helper()
-	request, err := http.NewRequestWithContext(s.Context(), http.MethodGet, "http://"+address+"/metrics", nil)
-	if err != nil {
-		s.Fatal(err)
-	}
-	answer, err := http.DefaultClient.Do(request)
+	text, err := cluster.Scrape(s.Context(), address)
 	if err != nil {
 		return math.MaxInt
 	}
-	defer answer.Body.Close()
-	text, err := io.ReadAll(answer.Body)
-	if err != nil {
-		s.Fatal(err)
-	}
-	found := heapLine.FindSubmatch(text)
+	found := heapLine.FindStringSubmatch(text)
 	if found == nil {
 		s.Fatalf("no heap in the metrics: %.500s", text)
 	}
-	bytes, err := strconv.ParseFloat(string(found[1]), 64)
+	bytes, err := strconv.ParseFloat(found[1], 64)
 	if err != nil {
 		s.Fatal(err)
 	}

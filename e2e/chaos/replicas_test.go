@@ -222,13 +222,9 @@ func (r *replica) measure(ctx context.Context, pid int, metrics string) {
 	now.descriptors = len(descriptors)
 	ctx, cancel := context.WithTimeout(ctx, time.Second) // it may be frozen
 	defer cancel()
-	if request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+metrics+"/metrics", nil); err == nil {
-		if answer, err := http.DefaultClient.Do(request); err == nil {
-			defer answer.Body.Close()
-			text, _ := io.ReadAll(answer.Body)
-			if _, rest, found := strings.Cut(string(text), "\ngo_goroutines "); found {
-				now.goroutines, _ = strconv.Atoi(strings.Fields(rest)[0])
-			}
+	if text, err := cluster.Scrape(ctx, metrics); err == nil {
+		if _, rest, found := strings.Cut(text, "\ngo_goroutines "); found {
+			now.goroutines, _ = strconv.Atoi(strings.Fields(rest)[0])
 		}
 	}
 	r.mu.Lock()

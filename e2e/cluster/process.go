@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -207,6 +209,37 @@ func Poll(ctx context.Context, check func(context.Context) error) error {
 		case <-time.After(min(pause, longestPause)):
 		}
 	}
+}
+
+// Pause waits for a time; it returns why not if ctx ends before.
+func Pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// Scrape returns the metrics of a remediator. One that is not ready is an error.
+func Scrape(ctx context.Context, address string) (string, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/metrics", nil)
+	if err != nil {
+		return "", err //nolint:wrapcheck // names the URL
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return "", err //nolint:wrapcheck // names the URL
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		return "", fmt.Errorf("read the metrics of %s: %w", address, err)
+	}
+	if response.StatusCode != http.StatusOK {
+		return "", fmt.Errorf("metrics of %s: %s %.500s", address, response.Status, text)
+	}
+	return string(text), nil
 }
 
 // run starts a program in the cluster's folder. The cluster kills it when it is closed.

@@ -5,9 +5,7 @@ package outage
 import (
 	"context"
 	"fmt"
-	"io"
 	"maps"
-	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -251,22 +249,13 @@ var silentWatches = regexp.MustCompile(`(?m)^pitcrew_silent_watches_total\{.*\} 
 
 // SilentWatches is how many watches the present process has found to be silent, by its metric.
 func (r *Replica) SilentWatches(ctx context.Context) (n int, err error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+r.address+"/metrics", nil)
-	if err != nil {
-		return 0, err //nolint:wrapcheck // names the URL
-	}
-	answer, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return 0, err //nolint:wrapcheck // names the URL
-	}
-	defer answer.Body.Close()
-	text, err := io.ReadAll(answer.Body)
-	for _, each := range silentWatches.FindAllSubmatch(text, -1) {
-		count, err := strconv.Atoi(string(each[1]))
+	text, err := cluster.Scrape(ctx, r.address)
+	for _, each := range silentWatches.FindAllStringSubmatch(text, -1) {
+		count, err := strconv.Atoi(each[1])
 		if err != nil {
 			return 0, fmt.Errorf("read the metric: %w", err)
 		}
 		n += count
 	}
-	return n, err //nolint:wrapcheck // names the connection
+	return n, err //nolint:wrapcheck // names the address
 }

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -99,20 +98,12 @@ func startWith(t *testing.T, policy string, nodes, pods int) world {
 // while the remediator does not answer yet.
 func (w world) metric(name, controller string) (sum float64) {
 	w.Helper()
-	request, err := http.NewRequestWithContext(w.Context(), http.MethodGet, "http://"+w.metrics+"/metrics", nil)
+	text, err := cluster.Scrape(w.Context(), w.metrics)
 	if err != nil {
-		w.Fatal(err)
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return 0
-	}
-	defer response.Body.Close()
-	if response.StatusCode != http.StatusOK {
 		return 0 // its caches are not filled yet
 	}
 	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(response.Body)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(text))
 	if err != nil {
 		w.Fatal(err)
 	}
