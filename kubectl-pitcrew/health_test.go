@@ -21,7 +21,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/internal/version"
@@ -57,24 +56,7 @@ func (p person) wants(code int, args string, wants ...string) {
 // shipped applies the objects of manifests/install.yaml of these kinds and names.
 func (p person) shipped(names ...string) {
 	p.Helper()
-	text, err := os.ReadFile(filepath.Join(p.Root, "manifests", "install.yaml"))
-	if err != nil {
-		p.Fatal(err)
-	}
-	var wanted []string
-	for _, document := range strings.Split(string(text), "\n---\n") {
-		var object metav1.PartialObjectMetadata
-		if err := yaml.Unmarshal([]byte(document), &object); err != nil {
-			p.Fatal(err)
-		}
-		if slices.Contains(names, object.Kind+" "+object.Name) {
-			wanted = append(wanted, document)
-		}
-	}
-	if len(wanted) < len(names) {
-		p.Fatalf("of %q there are only %d in install.yaml", names, len(wanted))
-	}
-	if err := p.Apply(p.Context(), []byte(strings.Join(wanted, "\n---\n"))); err != nil {
+	if err := p.ApplyShipped(p.Context(), names...); err != nil {
 		p.Fatal(err)
 	}
 }

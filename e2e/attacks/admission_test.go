@@ -1,13 +1,10 @@
 package attacks
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -25,12 +22,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
-	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/retry"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
 
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
 	"github.com/pitcrew-dev/pitcrew/e2e/components"
@@ -53,37 +48,8 @@ const (
 // installed applies objects of install.yaml, each named by its kind and name.
 func (s *scene) installed(names ...string) {
 	s.Helper()
-	text, err := os.ReadFile(filepath.Join(s.cluster.Root, "manifests", "install.yaml"))
-	if err != nil {
+	if err := s.cluster.ApplyShipped(s.Context(), names...); err != nil {
 		s.Fatal(err)
-	}
-	found := map[string]bool{}
-	for documents := utilyaml.NewDocumentDecoder(io.NopCloser(bytes.NewReader(text))); ; {
-		document := make([]byte, len(text))
-		n, err := documents.Read(document)
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			s.Fatal(err)
-		}
-		var object metav1.PartialObjectMetadata
-		if err := yaml.Unmarshal(document[:n], &object); err != nil {
-			s.Fatal(err)
-		}
-		name := object.Kind + " " + object.Name
-		if !slices.Contains(names, name) {
-			continue
-		}
-		found[name] = true
-		if err := s.cluster.Apply(s.Context(), document[:n]); err != nil {
-			s.Fatal(err)
-		}
-	}
-	for _, name := range names {
-		if !found[name] {
-			s.Fatalf("install.yaml has no %s", name)
-		}
 	}
 }
 

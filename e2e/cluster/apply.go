@@ -7,6 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
@@ -19,6 +22,25 @@ func (c *Cluster) Apply(ctx context.Context, manifests []byte) error {
 	objects, err := decode(manifests)
 	if err != nil {
 		return err
+	}
+	return c.applyObjects(ctx, objects)
+}
+
+// ApplyShipped applies objects of manifests/install.yaml, each named by its kind and name: "ClusterRole pitcrew-view".
+func (c *Cluster) ApplyShipped(ctx context.Context, names ...string) error {
+	text, err := os.ReadFile(filepath.Join(c.Root, "manifests", "install.yaml"))
+	if err != nil {
+		return fmt.Errorf("read what is shipped: %w", err)
+	}
+	objects, err := decode(text)
+	if err != nil {
+		return err
+	}
+	objects = slices.DeleteFunc(objects, func(o *unstructured.Unstructured) bool {
+		return !slices.Contains(names, o.GetKind()+" "+o.GetName())
+	})
+	if len(objects) < len(names) {
+		return fmt.Errorf("of %q there are only %d in install.yaml", names, len(objects))
 	}
 	return c.applyObjects(ctx, objects)
 }
