@@ -48,7 +48,7 @@ func (o options) measureFigures(ctx context.Context) map[string]float64 {
 	for _, f := range o.figures {
 		v, err := o.measureFigure(ctx, f.command)
 		if err != nil {
-			slog.Warn("Could not measure a figure", "figure", f.name, "err", err)
+			slog.Warn("Failed to measure a figure; leaving it out", "figure", f.name, "err", err)
 			continue
 		}
 		slog.Info("Measured a figure", "figure", f.name, "value", v)

@@ -20,11 +20,11 @@ func (h *holding) flags(f *flags.Set) {
 	const kubelet = "/var/lib/kubelet/pod-resources/kubelet.sock"
 	f.StringVar(&h.podResources, "pod-resources", kubelet, "`path` of the kubelet's pod resources socket")
 	f.StringVar(&h.podLogs, "pod-logs", "/var/log/pods", "`directory` of the logs of pods, for the names of those that hold a device")
-	flags.List(f.FlagSet, &h.devices, "devices", "`beginnings` of the paths of device files that nobody may hold (default: the vendor's)",
+	flags.List(f.FlagSet, &h.devices, "devices", "`beginnings` of the paths of device files that no one may hold (default: the vendor's)",
 		checkPath)
 	flags.List(f.FlagSet, &h.tolerate, "tolerate", "`names` of programs that may hold devices as services of systemd, besides the vendor's",
 		nil)
-	// Nobody but an administrator makes pods there, and the operator's driver pod has the services of the driver.
+	// No one but an administrator makes pods there, and the operator's driver pod has the services of the driver.
 	h.driverNamespaces = []string{"gpu-operator"}
 	flags.List(f.FlagSet, &h.driverNamespaces, "driver-namespaces", "`namespaces` in whose pods the driver's own programs may hold devices",
 		nil)

@@ -57,7 +57,7 @@ type resetAction struct {
 	node
 	gpus []string
 	all  bool
-	// rehearse says that nothing is changed.
+	// rehearse reports that nothing is changed.
 	rehearse bool
 	clients  []string
 	// tool and root say where the vendor's tool is.

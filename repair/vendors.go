@@ -41,7 +41,7 @@ type vendor struct {
 // asking is how long a tool may take for a question.
 const asking = 20 * time.Second
 
-// errTogether says that these GPUs can only be reset together with others.
+// errTogether reports that these GPUs can only be reset together with others.
 var errTogether = errors.New("the GPUs cannot be reset without others that NVLink connects them with")
 
 var vendors = []vendor{
@@ -93,7 +93,7 @@ func pci(vendor uint64, is func(class uint64) bool) func(string) ([]string, erro
 	}
 }
 
-// errNone says that the node has no accelerator.
+// errNone reports that the node has no accelerator.
 var errNone = refuse("no GPU of NVIDIA or MetaX and no NPU of Ascend is on the PCI bus")
 
 // vendorOf finds the vendor of the accelerators of this node, and these.

@@ -16,9 +16,9 @@ type Reading struct {
 	Bus []BusDevice `json:"bus"`
 	// Module is the loaded kernel driver, "" while there is none or while it is being loaded or removed.
 	Module string `json:"module,omitempty"`
-	// Mismatch says that the driver's library and kernel module are of different versions, and which.
+	// Mismatch reports that the driver's library and kernel module are of different versions, and which.
 	Mismatch string `json:"mismatch,omitempty"`
-	// Unread says why NVML gave nothing at all.
+	// Unread is why NVML gave nothing at all.
 	Unread string `json:"unread,omitempty"`
 	// GPUs are the GPUs that NVML knows of and those on the bus that it does not know.
 	GPUs []GPU `json:"gpus,omitempty"`
@@ -50,10 +50,10 @@ type GPU struct {
 	// Lost is NVML's GPU_IS_LOST, NeedsReset its RESET_REQUIRED, on any question.
 	Lost       bool `json:"lost,omitempty"`
 	NeedsReset bool `json:"needsReset,omitempty"`
-	// Unread says which question failed otherwise, and how.
+	// Unread is which question failed otherwise, and how.
 	Unread string `json:"unread,omitempty"`
 	MIG    bool   `json:"mig,omitempty"`
-	// MIGUnread says that the GPU may be in MIG mode: the question failed.
+	// MIGUnread reports that the GPU may be in MIG mode: the question failed.
 	MIGUnread   bool  `json:"migUnread,omitempty"`
 	Persistence *bool `json:"persistence,omitempty"`
 	// Serial, UUID and VBIOS are what a vendor asks for; "" if the GPU does not say. Nothing is judged by them.
@@ -61,7 +61,7 @@ type GPU struct {
 	UUID   string `json:"uuid,omitempty"`
 	VBIOS  string `json:"vbios,omitempty"`
 
-	// Busy says that processes compute on it, or that it is not idle for another reason.
+	// Busy reports that processes compute on it, or that it is not idle for another reason.
 	Busy *bool `json:"busy,omitempty"`
 
 	Memory  *Memory  `json:"memory,omitempty"`
@@ -79,7 +79,7 @@ const Unlisted = "on the PCI bus but not in NVML"
 // IsLost is how messages say [GPU.Lost], in NVML's words.
 const IsLost = "GPU is lost"
 
-// NotRead says why not every question about the GPU was answered, "" if all were.
+// NotRead returns why not every question about the GPU was answered, "" if all were.
 func (g GPU) NotRead() string {
 	switch {
 	case g.Lost:
@@ -154,7 +154,7 @@ type Thermal struct {
 	Slowed *time.Duration `json:"slowed,omitempty"`
 	// Reasons are the bits of nvmlClocksEventReasons: what holds the clocks down now.
 	Reasons *uint64 `json:"reasons,omitempty"`
-	// Slow says that it is the hardware.
+	// Slow reports that it is the hardware.
 	Slow *bool `json:"slow,omitempty"`
 	// Clocks is nil unless it was asked for.
 	Clocks *Clocks `json:"clocks,omitempty"`
@@ -171,7 +171,7 @@ type Clocks struct {
 
 // Work is what a GPU does. The counters begin with the load of the driver.
 type Work struct {
-	// Held says that a process has the GPU open; nil if that is not known.
+	// Held reports that a process has the GPU open; nil if that is not known.
 	Held *bool `json:"held,omitempty"`
 	// Busy is the share of the last moment, in percent, in which a kernel ran. One that only waits for a peer counts, too.
 	Busy *int `json:"busy,omitempty"`
@@ -196,7 +196,7 @@ type Link struct {
 	Off bool `json:"off,omitempty"`
 	// NoTraffic is NVML's ACTIVE_TRAFFIC_DISABLED of a link that is Active.
 	NoTraffic bool `json:"noTraffic,omitempty"`
-	// Unread says that its state could not be asked, or is none that is known.
+	// Unread reports that its state could not be asked, or is none that is known.
 	Unread bool `json:"unread,omitempty"`
 	// Errors sums the counters that mean something on this generation of NVLink. Only a run that judges them asks for them.
 	Errors *uint64 `json:"errors,omitempty"`
@@ -204,7 +204,7 @@ type Link struct {
 
 // Fabric is the GPU's registration with the NVSwitch fabric.
 type Fabric struct {
-	// Completed says that the registration has ended; Status is its result, an nvmlReturn_t, 0 for success.
+	// Completed reports that the registration has ended; Status is its result, an nvmlReturn_t, 0 for success.
 	Completed bool `json:"completed"`
 	Status    int  `json:"status"`
 	// Unhealthy is the driver's own summary, where it gives one.

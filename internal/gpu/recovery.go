@@ -11,9 +11,9 @@ type Recoveries map[string]Recovery
 
 // Recovery is the need of one GPU.
 type Recovery struct {
-	// Needed says that the GPU is lost, or that the driver asks for a recovery action.
+	// Needed reports that the GPU is lost, or that the driver asks for a recovery action.
 	Needed bool `json:"needed,omitempty"`
-	// Asked says that the driver asks for a recovery action: only the driver can say then that it is over.
+	// Asked reports that the driver asks for a recovery action: only the driver can say then that it is over.
 	Asked bool `json:"asked,omitempty"`
 	// Recovered is when that was last over (CLOCK_MONOTONIC); what the kernel log says of the GPU before that is over.
 	Recovered time.Duration `json:"recovered,omitempty"`

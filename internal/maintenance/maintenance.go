@@ -19,7 +19,7 @@ import (
 // A Mark is the content of a file that a program made: it ends by itself, because a program may be killed. A file with any other
 // content, or with none, is a person's and counts until it is removed.
 type Mark struct {
-	// By says who made it.
+	// By is who made it.
 	By string `json:"by"`
 	// BootID is the boot that it counts in, Until the time of that boot (CLOCK_MONOTONIC) when it ends, in nanoseconds.
 	BootID string        `json:"bootID"`

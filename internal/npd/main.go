@@ -164,7 +164,7 @@ type runner[S any] struct {
 	w *worker
 	// stuck is closed when a Read that outlived its limit returns after all; there is never a second one beside it.
 	stuck chan struct{}
-	// healthy says that the last look found nothing, and nothing that the next one may confirm.
+	// healthy reports that the last look found nothing, and nothing that the next one may confirm.
 	healthy bool
 }
 

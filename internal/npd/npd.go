@@ -36,7 +36,7 @@ type Result struct {
 	Unread []Unread
 	// Healthy is the line of a healthy answer.
 	Healthy string
-	// Unconfirmed says that this look saw something that makes a problem if the next look sees it, too. The next look is after -every,
+	// Unconfirmed reports that this look saw something that makes a problem if the next look sees it, too. The next look is after -every,
 	// also while the answer is healthy.
 	Unconfirmed bool
 }

@@ -26,7 +26,7 @@ type call struct {
 
 // hungError is the error of a look that an earlier worker prevents.
 type hungError struct {
-	// fault says that the driver hangs; else the worker may still end.
+	// fault reports that the driver hangs; else the worker may still end.
 	fault bool
 	after time.Duration
 }

@@ -23,7 +23,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/npd"
 )
 
-// Part says what to ask each GPU, beyond what it is called and whether it answers.
+// Part is what to ask each GPU, beyond what it is called and whether it answers.
 type Part struct {
 	name string
 	ask  func(*session, nvml.Device, *gpu.GPU)
@@ -84,7 +84,7 @@ type shared struct {
 	gpu.Reading
 	// Parts are the GPUs as each part saw them, by its name: what fails in one is not known in another.
 	Parts map[string][]gpu.GPU `json:"parts"`
-	// Hung says that the calls about a GPU did not return.
+	// Hung reports that the calls about a GPU did not return.
 	Hung bool `json:"hung,omitempty"`
 }
 
@@ -257,7 +257,7 @@ func (s *session) initError(ret nvml.Return) error {
 	return errors.New("Failed to initialize NVML: " + text(ret))
 }
 
-// mismatchError says that the library is not of the kernel module's version; its text is the library's, "" if not known.
+// mismatchError reports that the library is not of the kernel module's version; its text is the library's, "" if not known.
 type mismatchError struct{ library string }
 
 func (e mismatchError) Error() string { return e.text("") }
@@ -300,7 +300,7 @@ type session struct {
 	lib nvml.Interface
 	// uptime is the time since the boot, for values that cannot be longer.
 	uptime time.Duration
-	// hung says that a call has not returned. Whatever made it still waits for it.
+	// hung reports that a call has not returned. Whatever made it still waits for it.
 	hung bool
 }
 

@@ -28,7 +28,7 @@ func ParseMount(line string) (Mount, error) {
 	}, nil
 }
 
-// Layers says where an overlay keeps what is written to it; "" for other filesystems.
+// Layers returns where an overlay keeps what is written to it; "" for other filesystems.
 func (m Mount) Layers() string {
 	layers := ""
 	for _, option := range m.Super {

@@ -20,7 +20,7 @@ const MaxBytes = 4096
 // TerminationLog is where the kubelet reads the termination message of a container, unless its pod says otherwise.
 const TerminationLog = "/dev/termination-log"
 
-// Kind says what became of a run.
+// Kind is what became of a run.
 type Kind string
 
 // The kinds of results.
@@ -151,7 +151,7 @@ func (r Result) Write(stdout io.Writer, terminationLog string) error {
 	if terminationLog == "" {
 		return err
 	}
-	// The kubelet has made the file. One that does not exist is nobody's termination message.
+	// The kubelet has made the file. One that does not exist is no one's termination message.
 	log, openErr := os.OpenFile(terminationLog, os.O_WRONLY|os.O_TRUNC, 0)
 	if errors.Is(openErr, os.ErrNotExist) {
 		return err

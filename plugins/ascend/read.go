@@ -33,7 +33,7 @@ type snapshot struct {
 	OfferedErr string `json:"offeredErr,omitempty"`
 	// Most is the largest number of NPUs in this boot.
 	Most int `json:"most"`
-	// Unshared says why the state could not be kept.
+	// Unshared is why the state could not be kept.
 	Unshared string `json:"unshared,omitempty"`
 }
 

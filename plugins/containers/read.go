@@ -204,7 +204,7 @@ func (r *reader) uncleaned(s *snapshot, tasks []task) {
 	}
 }
 
-// ended reports whether the first process of a task is gone, or a zombie that nobody waits for.
+// ended reports whether the first process of a task is gone, or a zombie that no one waits for.
 func (r *reader) ended(t task) bool {
 	dir := filepath.Join(r.procfs, strconv.Itoa(t.PID))
 	data, err := os.ReadFile(filepath.Join(dir, "stat"))

@@ -17,7 +17,7 @@ import (
 	"unsafe"
 )
 
-// page says what to do where DCGM cannot be run.
+// page is what to do where DCGM cannot be run.
 const page = "see docs/dcgm.md"
 
 // engine is a host engine, in this process or another.

@@ -11,7 +11,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/podresources"
 )
 
-// refuse says why no diagnostic may run, "" if one may. Level 2 and more take the GPUs from whoever uses them.
+// refuse returns why no diagnostic may run, "" if one may. Level 2 and more take the GPUs from whoever uses them.
 func (r *reader) refuse(ctx context.Context) (string, error) {
 	if r.run && !r.force {
 		active, err := maintenance.Active(npd.Proc, r.plugin.StateDir)

@@ -21,7 +21,7 @@ import (
 // snapshot is all that the judge needs.
 type snapshot struct {
 	NoGPU bool `json:"noGPU,omitempty"`
-	// HealthOnly says that no report is judged, only Incidents.
+	// HealthOnly reports that no report is judged, only Incidents.
 	HealthOnly bool `json:"healthOnly,omitempty"`
 	// Report is the last one of this boot, nil if there is none.
 	Report *report `json:"report,omitempty"`

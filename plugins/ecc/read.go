@@ -11,7 +11,7 @@ import (
 // snapshot is all that the judge needs.
 type snapshot struct {
 	gpu.Reading
-	// Unshared says why the xid check cannot learn of a reset.
+	// Unshared is why the xid check cannot learn of a reset.
 	Unshared string `json:"unshared,omitempty"`
 }
 

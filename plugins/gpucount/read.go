@@ -21,9 +21,9 @@ type snapshot struct {
 	Grace time.Duration `json:"grace"`
 	// Expected is how many GPUs the node should have, 0 if not known.
 	Expected int `json:"expected"`
-	// Unlisted says which instance type has no row although one was asked for, by -instance-type or -profiles.
+	// Unlisted is the instance type that has no row although one was asked for, by -instance-type or -profiles.
 	Unlisted string `json:"unlisted,omitempty"`
-	// MayHaveNone says that a node without any GPU is as expected.
+	// MayHaveNone reports that a node without any GPU is as expected.
 	MayHaveNone bool `json:"mayHaveNone,omitempty"`
 	// Seen are the GPUs that were on the PCI bus earlier in this boot.
 	Seen []string `json:"seen,omitempty"`

@@ -28,7 +28,7 @@ type history struct {
 	Ports map[string]record `json:"ports"`
 	// CountersAt is when the counters were read last.
 	CountersAt time.Duration `json:"countersAt"`
-	// Management says of a PCI address whether the adapter there only manages NVLink switches. Reading that from the
+	// Management reports, by PCI address, whether the adapter there only manages NVLink switches. Reading that from the
 	// adapter is slow.
 	Management map[string]bool `json:"management"`
 	// Modules is the driver's latest event about the cable or optics of a PCI function, by its address; Next is the

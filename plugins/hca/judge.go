@@ -10,7 +10,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/npd"
 )
 
-// counterRule says what the growth of a counter means.
+// counterRule is what the growth of a counter means.
 type counterRule struct {
 	// file below the port's folder.
 	file   string

@@ -25,7 +25,7 @@ type device struct {
 	Board string `json:"board"`
 	// Management: the adapter only manages NVLink switches.
 	Management bool `json:"management,omitempty"`
-	// Skip says why the adapter is not judged.
+	// Skip is why the adapter is not judged.
 	Skip  string `json:"skip,omitempty"`
 	Ports []port `json:"ports"`
 	Err   string `json:"err,omitempty"`
@@ -45,11 +45,11 @@ type port struct {
 	OperState string `json:"operState,omitempty"`
 	// GID reports whether one of the first GIDs of a RoCE port is set.
 	GID bool `json:"gid"`
-	// GIDErr says why they could not be read. What else is known of the port is judged.
+	// GIDErr is why they could not be read. What else is known of the port is judged.
 	GIDErr string `json:"gidErr,omitempty"`
 	// Counters by name; not in every look.
 	Counters map[string]uint64 `json:"counters,omitempty"`
-	// Err says why the port could not be read, CounterErr why a counter could not.
+	// Err is why the port could not be read, CounterErr why a counter could not.
 	Err        string `json:"err,omitempty"`
 	CounterErr string `json:"counterErr,omitempty"`
 }

@@ -21,7 +21,7 @@ type snapshot struct {
 	EFA  efa    `json:"efa"`
 	// Tool is what ibv_devinfo said, where it is asked instead of sysfs.
 	Tool *devinfo `json:"tool,omitempty"`
-	// Unread says why the kernel log could not be read, Unshared why the state could not be kept.
+	// Unread is why the kernel log could not be read, Unshared why the state could not be kept.
 	Unread   string `json:"unread,omitempty"`
 	Unshared string `json:"unshared,omitempty"`
 }

@@ -46,7 +46,7 @@ type answer struct {
 	Errno syscall.Errno `json:"errno,omitempty"`
 	// Since is the uptime at which the question was asked that has no answer yet; 0 if there is none.
 	Since time.Duration `json:"since,omitempty"`
-	// Unasked says why nothing could be asked.
+	// Unasked is why nothing could be asked.
 	Unasked string `json:"unasked,omitempty"`
 }
 

@@ -21,7 +21,7 @@ type limits struct {
 	Pages   pageLimit
 }
 
-// pageLimit says how many retired pages are too many. Vendors differ in whether the limit itself is.
+// pageLimit is how many retired pages are too many. Vendors differ in whether the limit itself is.
 type pageLimit struct {
 	op    string
 	pages uint64

@@ -29,7 +29,7 @@ type snapshot struct {
 	// Tool is the output of mx-smi; it is not run where there is no GPU.
 	Tool   tool    `json:"tool"`
 	Faults []fault `json:"faults"`
-	// Unread says why the kernel log could not be read, Unshared why the state could not be kept.
+	// Unread is why the kernel log could not be read, Unshared why the state could not be kept.
 	Unread   string `json:"unread,omitempty"`
 	Unshared string `json:"unshared,omitempty"`
 }

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// gaveUp reports whether the kernel no longer writes to the filesystem, although nobody made it read-only.
+// gaveUp reports whether the kernel no longer writes to the filesystem, although no one made it read-only.
 func (m mount) gaveUp() bool { return m.SuperReadOnly || m.Word != "" || m.Errors }
 
 // how returns the text of a filesystem that gave up.

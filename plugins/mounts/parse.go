@@ -25,7 +25,7 @@ type mount struct {
 	Unsure string `json:"unsure,omitempty"`
 	// RemountRO: an error makes the filesystem read-only.
 	RemountRO bool `json:"remountRO,omitempty"`
-	// Layers says where an overlay keeps what is written to it.
+	// Layers is where an overlay keeps what is written to it.
 	Layers string `json:"layers,omitempty"`
 	// ofContainer: it is the root of a container.
 	ofContainer bool

@@ -26,7 +26,7 @@ type snapshot struct {
 	// Before names the daemon that answered last in this boot.
 	Before string `json:"before,omitempty"`
 	Kernel kernel `json:"kernel"`
-	// Unshared says why the state could not be kept.
+	// Unshared is why the state could not be kept.
 	Unshared string `json:"unshared,omitempty"`
 }
 

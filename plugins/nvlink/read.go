@@ -17,7 +17,7 @@ type snapshot struct {
 	Expected *int `json:"expected,omitempty"`
 	// Before are the sums of the links' error counters before the present ones, by PCI address.
 	Before map[string]uint64 `json:"before,omitempty"`
-	// Unshared says why there is no last look.
+	// Unshared is why there is no last look.
 	Unshared string `json:"unshared,omitempty"`
 }
 

@@ -153,7 +153,7 @@ type match struct {
 	pattern string
 	// xid is the number that an [xidText] pattern found, else 0.
 	xid int
-	// relayed says that the text came from another process, perhaps on another node.
+	// relayed reports that the text came from another process, perhaps on another node.
 	relayed bool
 	// text is what matched.
 	text []byte

@@ -23,7 +23,7 @@ type snapshot struct {
 	Lost      int      `json:"lost"`
 	Malformed int      `json:"malformed"`
 	Unread    []unread `json:"unread,omitempty"`
-	// Unshared says why the state could not be kept.
+	// Unshared is why the state could not be kept.
 	Unshared string `json:"unshared,omitempty"`
 }
 
@@ -48,7 +48,7 @@ type reader struct {
 	buffer     []byte
 	// calls are those to the logs, by their ids.
 	calls bounded.Calls
-	// behind says that the last look left something to read.
+	// behind reports that the last look left something to read.
 	behind bool
 }
 

@@ -74,7 +74,7 @@ func (s *scanner) line(line []byte, start, end int64) {
 			s.close(o, end)
 		}
 	}
-	// The other stream may go on for ever beside a line that never ends.
+	// The other stream may go on without end beside a line that never ends.
 	for i := range s.open {
 		if o := &s.open[i]; o.open && end-o.start > maxJoined {
 			s.close(o, end)

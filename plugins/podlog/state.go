@@ -32,7 +32,7 @@ type cursor struct {
 	Head string `json:"head"`
 	// Namespace is the pod's: only a run that watches it knows when the file is gone.
 	Namespace string `json:"namespace"`
-	// Missed says that the last look did not find the file. It may have been on its way from one name to another.
+	// Missed reports that the last look did not find the file. It may have been on its way from one name to another.
 	Missed bool `json:"missed,omitempty"`
 }
 

@@ -34,11 +34,11 @@ type logFile struct {
 	namespace, pod, workload, container string
 	id                                  string
 	size                                int64
-	// rotated says that nothing is written to it any more.
+	// rotated reports that nothing is written to it any more.
 	rotated bool
 }
 
-// unread says why the log could not be read, without the path, in which every pod has a name of its own.
+// unread returns why the log could not be read, without the path, in which every pod has a name of its own.
 func (l logFile) unread(err error) unread {
 	if at := (*fs.PathError)(nil); errors.As(err, &at) {
 		err = at.Err

@@ -63,7 +63,7 @@ func (l *limits) gpus(s snapshot, result *npd.Result) (stalled, idlers []string,
 	return stalled, idlers, inUse
 }
 
-// unjudged says why a GPU that is in use, and that answered, cannot be judged; "" if it can be.
+// unjudged returns why a GPU that is in use, and that answered, cannot be judged; "" if it can be.
 func unjudged(g gpu.GPU) string {
 	w := g.Work
 	switch {

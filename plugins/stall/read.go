@@ -24,7 +24,7 @@ type snapshot struct {
 	Ports []port `json:"ports,omitempty"`
 	// History is what this look and those before it have seen.
 	History history `json:"history"`
-	// Unshared says why there is no history of earlier runs.
+	// Unshared is why there is no history of earlier runs.
 	Unshared string `json:"unshared,omitempty"`
 }
 
@@ -34,7 +34,7 @@ type port struct {
 	Number  string `json:"number"`
 	// Sent is its counter port_xmit_data, in units of 4 bytes (Linux Documentation/ABI/stable/sysfs-class-infiniband).
 	Sent uint64 `json:"sent"`
-	// Unread says why Sent is not known.
+	// Unread is why Sent is not known.
 	Unread string `json:"unread,omitempty"`
 }
 

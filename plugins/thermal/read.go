@@ -16,7 +16,7 @@ type snapshot struct {
 	Window time.Duration `json:"window"`
 	// History is what earlier looks of this boot saw, by PCI address, oldest first; this look is its last entry.
 	History map[string][]sample `json:"history"`
-	// Unshared says why there is no history.
+	// Unshared is why there is no history.
 	Unshared string `json:"unshared,omitempty"`
 }
 

@@ -67,7 +67,7 @@ func (u unit) worst() conditions.Repair {
 	return conditions.Inspect
 }
 
-// why says what is known of the end of the unit's program, in the words of `systemctl status`, "" if nothing.
+// why returns what is known of the end of the unit's program, in the words of `systemctl status`, "" if nothing.
 func (u unit) why() string {
 	text := ""
 	switch {

@@ -21,7 +21,7 @@ import (
 type snapshot struct {
 	Boot  boot.Boot `json:"boot"`
 	Units []unit    `json:"units"`
-	// Unshared says why the state could not be kept.
+	// Unshared is why the state could not be kept.
 	Unshared string `json:"unshared,omitempty"`
 }
 

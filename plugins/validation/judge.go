@@ -17,7 +17,7 @@ const (
 	ofCertification = "Cluster Readiness Engine"
 )
 
-// judge never takes for passed what nobody has said to have passed.
+// judge never takes for passed what no one has reported to have passed.
 func (l *limits) judge(s snapshot) npd.Result {
 	result := npd.Result{Healthy: "the last validation found no fault"}
 	if v := s.Validation; v != nil {
@@ -32,7 +32,7 @@ func (l *limits) judge(s snapshot) npd.Result {
 	}
 	if c := s.Certification; c != nil {
 		if !l.unfit(c.file, ofCertification, &result) && len(c.Failures) == 0 && !c.Passed {
-			result.NotRead(ofCertification, "the node is not among those that have succeeded or failed: it was not tested, or nobody says so")
+			result.NotRead(ofCertification, "the node is not among those that have succeeded or failed: it was not tested, or no one reports it")
 		}
 		if !l.old(c.file) {
 			c.judge(&result)

@@ -26,7 +26,7 @@ type snapshot struct {
 type file struct {
 	// Age is how long ago it was written.
 	Age time.Duration `json:"age"`
-	// Err says why it, or a part of it, could not be read.
+	// Err is why it, or a part of it, could not be read.
 	Err string `json:"err,omitempty"`
 }
 

@@ -14,7 +14,7 @@ import (
 )
 
 // driverList has another process, this plugin with -gpus, read the driver's list, once per run. These files are calls
-// into the driver: one that hangs cannot be killed, and in this process it would keep NPD's pipes open for ever.
+// into the driver: one that hangs cannot be killed, and in this process it would keep NPD's pipes open permanently.
 func (r *reader) driverList(ctx context.Context) map[string]xid.GPU {
 	const limit = 500 * time.Millisecond
 	if r.listed {

@@ -21,7 +21,7 @@ type snapshot struct {
 	BootID string `json:"bootID"`
 	// Now is the clock of the events at the look.
 	Now time.Duration `json:"now"`
-	// Gap says that records of this boot were overwritten before they could be read.
+	// Gap reports that records of this boot were overwritten before they could be read.
 	Gap bool `json:"gap"`
 	// Dropped counts events that did not fit.
 	Dropped int         `json:"dropped,omitempty"`
@@ -34,7 +34,7 @@ type snapshot struct {
 	Recovered map[string]time.Duration `json:"recovered,omitempty"`
 	// Storms is -storms.
 	Storms bool `json:"storms,omitempty"`
-	// Unread says why the kernel log could not be read, Unshared why the state could not be kept.
+	// Unread is why the kernel log could not be read, Unshared why the state could not be kept.
 	Unread   string `json:"unread,omitempty"`
 	Unshared string `json:"unshared,omitempty"`
 }

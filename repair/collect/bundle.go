@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Bundle says how a bundle is written.
+// Bundle is how a bundle is written.
 type Bundle struct {
 	// Dir is where bundles are kept, Node the node that this one is of.
 	Dir, Node string

@@ -21,7 +21,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/repair/program"
 )
 
-// Node says where things are on the node.
+// Node is where things are on the node.
 type Node struct {
 	// Self is this program, Plugins the directory of the plugins and StateDir their state directory.
 	Self, Plugins, StateDir string

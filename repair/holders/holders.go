@@ -39,13 +39,13 @@ type Watcher struct {
 	Driver, Services, DriverNamespaces []string
 	// Tolerate names programs that may as any service of systemd. A process of a pod or of a login may have any name.
 	Tolerate []string
-	// Killed says that a process does not count that was killed and hangs in the kernel.
+	// Killed reports that a process does not count that was killed and hangs in the kernel.
 	Killed bool
 	// Resources are how the names of the vendors' extended resources begin.
 	Resources []string
 	// PodResources is the kubelet's socket, PodLogs the folder whose entries name pods with their UIDs.
 	PodResources, PodLogs string
-	// Wait is how long it is waited until nobody holds a device.
+	// Wait is how long it is waited until no one holds a device.
 	Wait time.Duration
 }
 

@@ -44,14 +44,14 @@ const maxOutput = 64 << 10
 // killing is how long a killed program may take to end. One that does not hangs in the kernel.
 const killing = 3 * time.Second
 
-// HungError says that a program hangs and cannot be killed. Only a reboot helps.
+// HungError reports that a program hangs and cannot be killed. Only a reboot helps.
 type HungError struct{ program string }
 
 func (e *HungError) Error() string {
 	return e.program + " hangs in the driver and cannot be killed"
 }
 
-// ExitError says that a program ended with another status than 0.
+// ExitError reports that a program ended with another status than 0.
 type ExitError struct {
 	program string
 	Code    int

@@ -92,7 +92,7 @@ func hasWords(e xid.Entry, text string) bool {
 	return false
 }
 
-// explainLine says what one line of a kernel log alone is taken for.
+// explainLine returns what one line of a kernel log alone is taken for.
 func explainLine(text string) string {
 	body := kmsg.Unescape(textlog.Parse(text).Body)
 	e, ok := xid.Parse(body)

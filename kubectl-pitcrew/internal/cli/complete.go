@@ -13,7 +13,7 @@ import (
 )
 
 // CompleteNodes offers the names of the cluster's nodes to the shell.
-func (c *Target) CompleteNodes(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+func (c *Target) CompleteNodes(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 	api, err := c.Client()
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
@@ -24,7 +24,7 @@ func (c *Target) CompleteNodes(cmd *cobra.Command, args []string, begun string) 
 	}
 	var names []string
 	for _, n := range nodes.Items {
-		if strings.HasPrefix(n.Name, begun) && !slices.Contains(args, n.Name) {
+		if strings.HasPrefix(n.Name, typed) && !slices.Contains(args, n.Name) {
 			names = append(names, n.Name)
 		}
 	}
@@ -32,22 +32,22 @@ func (c *Target) CompleteNodes(cmd *cobra.Command, args []string, begun string) 
 }
 
 // CompleteDescribe offers nodes, kinds of jobs and, after a kind, the jobs of the namespace.
-func (c *Target) CompleteDescribe(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
-	resource, _, slash := strings.Cut(begun, "/")
+func (c *Target) CompleteDescribe(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+	resource, _, slash := strings.Cut(typed, "/")
 	switch {
 	case len(args) == 1 && !strings.Contains(args[0], "/"):
-		return c.completeJobs(cmd, args[0], "", begun)
+		return c.completeJobs(cmd, args[0], "", typed)
 	case len(args) > 0:
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	case slash:
-		return c.completeJobs(cmd, resource, resource+"/", begun)
+		return c.completeJobs(cmd, resource, resource+"/", typed)
 	}
-	names, directive := c.CompleteNodes(cmd, args, begun)
+	names, directive := c.CompleteNodes(cmd, args, typed)
 	if len(names) > 0 || directive == cobra.ShellCompDirectiveError {
 		return names, directive
 	}
 	for _, k := range kinds.BuiltIn() {
-		if name := strings.ToLower(k.GVK.Kind) + "/"; strings.HasPrefix(name, begun) && !slices.Contains(names, name) {
+		if name := strings.ToLower(k.GVK.Kind) + "/"; strings.HasPrefix(name, typed) && !slices.Contains(names, name) {
 			names = append(names, name)
 		}
 	}
@@ -55,7 +55,7 @@ func (c *Target) CompleteDescribe(cmd *cobra.Command, args []string, begun strin
 }
 
 // completeJobs offers the objects of a kind in the job's namespace, with a prefix.
-func (c *Target) completeJobs(cmd *cobra.Command, resource, prefix, begun string) ([]string, cobra.ShellCompDirective) {
+func (c *Target) completeJobs(cmd *cobra.Command, resource, prefix, typed string) ([]string, cobra.ShellCompDirective) {
 	api, err := c.Client()
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
@@ -78,7 +78,7 @@ func (c *Target) completeJobs(cmd *cobra.Command, resource, prefix, begun string
 	}
 	var names []string
 	for _, object := range list.Items {
-		if name := prefix + object.Name; strings.HasPrefix(name, begun) {
+		if name := prefix + object.Name; strings.HasPrefix(name, typed) {
 			names = append(names, name)
 		}
 	}

@@ -46,9 +46,9 @@ The others follow the hardware and end once the fault is gone.`,
 		Example: `  kubectl pitcrew clear gpu-17 GPUXidError
   kubectl pitcrew clear gpu-17 GPUXidError "gpu 0000:4e:00"`,
 		Args: cobra.RangeArgs(2, 3),
-		ValidArgsFunction: func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 			if len(args) == 0 {
-				return c.CompleteNodes(cmd, args, begun)
+				return c.CompleteNodes(cmd, args, typed)
 			}
 			return clearable(), cobra.ShellCompDirectiveNoFileComp
 		},

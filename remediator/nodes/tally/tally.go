@@ -66,7 +66,7 @@ func New() *Quarantines {
 		}, []string{"condition", "repair"}),
 		delay: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "pitcrew_time_to_quarantine_seconds",
-			Help:    "Time from the start of a fault, as its condition says, to the taint, the rule's for included.",
+			Help:    "Time from the start of a fault, by its condition, to the taint, the rule's for included.",
 			Buckets: prometheus.ExponentialBuckets(1, 2, 14), // 1 s to 2 h
 		}),
 	}
