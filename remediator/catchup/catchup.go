@@ -27,7 +27,7 @@ import (
 const (
 	// often is how often the cache is compared, which costs no request.
 	often = 20 * time.Millisecond
-	// listAgain is how often the API server is asked anew: a node that is gone never comes to the cache.
+	// listAgain is how often the API server is asked again: a node that is gone never comes to the cache.
 	listAgain = time.Second
 	// deadline bounds one call of [Gate.Wait].
 	deadline = 5 * time.Second

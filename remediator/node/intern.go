@@ -20,7 +20,7 @@ var resources = interner[corev1.ResourceList]{most: 1000, known: map[string]core
 // maxInternedText is the longest string that many nodes have, in bytes.
 const maxInternedText = 256
 
-// interner has one value for each text. Some values are of one node alone, so it begins anew when it knows the most that it may.
+// interner has one value for each text. Some values are of one node alone, so it starts over when it knows the most that it may.
 type interner[V any] struct {
 	most int
 

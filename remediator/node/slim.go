@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// maxSlimmed bounds how many nodes a [Slimmer] knows, deleted ones among them: it begins anew when it is full.
+	// maxSlimmed bounds how many nodes a [Slimmer] knows, deleted ones among them: it starts over when it is full.
 	maxSlimmed = 50_000
 	// MaxKept is the most that is kept of one node, in bytes: room for the largest records that we write, and for some 200 labels and 50
 	// conditions. A node has up to 1.5 MB, nearly all of which its kubelet may write.

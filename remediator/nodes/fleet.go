@@ -18,7 +18,7 @@ import (
 )
 
 // fleet is the sum of all nodes for the limits, as the cache, the pending writes and the memory of quarantines show them. A node is
-// summed up anew when one of these has changed for it, and all are when the policy has. [Controller.deciding] guards it.
+// summed up again when one of these has changed for it, and all are when the policy has. [Controller.deciding] guards it.
 type fleet struct {
 	client  client.Reader // the cache
 	pending *writes
@@ -70,7 +70,7 @@ func (f *fleet) rememberLost(ctx context.Context, p *policy.Policy) error {
 	return nil
 }
 
-// refresh brings the fleet up to date. After an error it begins anew.
+// refresh brings the fleet up to date. After an error it starts over.
 func (f *fleet) refresh(ctx context.Context, p *policy.Policy) error {
 	remembered := f.breaker.Remembered()
 	if f.policy != p {
@@ -92,7 +92,7 @@ func (f *fleet) refresh(ctx context.Context, p *policy.Policy) error {
 	return nil
 }
 
-// refreshAll begins anew.
+// refreshAll starts over.
 func (f *fleet) refreshAll(ctx context.Context, p *policy.Policy, remembered limits.Memory) error {
 	f.policy = nil
 	f.pending.TakeTouched() // before the nodes are read: what changes from now on is summed up again

@@ -21,7 +21,7 @@ func (c *Controller) carryOut(ctx context.Context, p *policy.Policy, cached *cor
 	log := ctrl.LoggerFrom(ctx)
 	r, err := request.Of(cached)
 	if err != nil {
-		log.Error(err, "Failed to read the request; ignored until it is written anew")
+		log.Error(err, "Failed to read the request; ignoring it until it is written again")
 		return false, nil
 	}
 	if !r.Waits() {

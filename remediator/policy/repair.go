@@ -131,7 +131,7 @@ func (c *Collect) complete(d *strict.Decoder, at *field.Path) {
 	}
 }
 
-// Lemon bounds the repairs of one node: a node that needs more has a fault that they do not mend.
+// Lemon bounds the repairs of one node: a node that needs more has a fault that they do not fix.
 type Lemon struct {
 	// repairs is how many repairs a node may have within the window. 0 sets no bound.
 	Repairs int `yaml:"repairs" unit:"repairs" min:"0" max:"20" why:"the record of a node keeps no more"`

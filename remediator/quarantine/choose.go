@@ -39,7 +39,7 @@ const (
 	quarantineNode
 	// upgrade follows a problem that needs more than the one that decided so far.
 	upgrade
-	// restore puts a missing taint back, and taintAnew decides anew on the taint of a quarantine that nothing confirms.
+	// restore puts a missing taint back, and taintAnew decides again on the taint of a quarantine that nothing confirms.
 	restore
 	taintAnew
 	releaseNode

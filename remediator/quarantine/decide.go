@@ -134,7 +134,7 @@ func newDecider(p *policy.Policy, o Observation, now time.Time) *decider {
 	return d
 }
 
-// read takes over the record as far as it is accepted: it is of this Node, not of one that was created anew, and has no time to come.
+// read takes over the record as far as it is accepted: it is of this Node, not of one that was created again, and has no time to come.
 func (d *decider) read() {
 	if d.observed.Record != nil {
 		d.record = d.observed.Record.Clone()

@@ -54,7 +54,7 @@ type Step struct {
 }
 
 // OutOfBand is what the record announces and the write of the record could not do itself. It is repeated in every reconcile,
-// so a crash before, in or after it is made up for. What is refused goes into [Facts] and decides anew.
+// so a crash before, in or after it is made up for. What is refused goes into [Facts] and decides again.
 type OutOfBand struct {
 	// SetSuspendField: set the suspend field of another object as the phase needs it.
 	SetSuspendField bool

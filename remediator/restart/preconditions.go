@@ -142,7 +142,7 @@ func createdSince(pods []corev1.Pod, t time.Time) bool {
 
 // boundLate reports whether pods that are replaced one by one, and so at once, may have been bound to the node by a scheduler that had not
 // seen the taint yet. Then they are replaced once more: nothing else ever would. A job that is stopped as a whole takes longer than that.
-// Nor is it so if the node was tainted anew since that restart: another writer had dropped the taint (ADR 40).
+// Nor is it so if the node was tainted again since that restart: another writer had dropped the taint (ADR 40).
 func boundLate(t Trigger, by Restart, job Job, onNode []corev1.Pod) bool {
 	const schedulerDelay = 30 * time.Second
 	return job.Gang != nil && !t.Since.After(by.Quarantines[by.cause(t.ID)].Since) && !createdSince(onNode, t.Since.Add(schedulerDelay))

@@ -4,7 +4,7 @@
 // asks it what to read next and what follows.
 //
 // Tenants write the logs, and the clocks of nodes differ. So silence is counted by the reader's clock, and a look that may have missed a
-// line proves no silence: it begins anew. What a log shows of the time before the first look counts only if the node's clock was right when
+// line proves no silence: it starts over. What a log shows of the time before the first look counts only if the node's clock was right when
 // the pod began, see [Pod.ClockTrusted].
 package stall
 

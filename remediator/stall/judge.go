@@ -135,7 +135,7 @@ func (j *Job) lastLook() (at time.Time) {
 }
 
 // behind are the ranks at another step than most of those that have printed one, and that step. Where no step is that of most, no rank is
-// named. Steps may begin anew with each epoch, so which one is behind is not told by which number is lower.
+// named. Steps may start over with each epoch, so which one is behind is not told by which number is lower.
 func (j *Job) behind() (ranks []int, most uint64, known bool) {
 	count, all := map[uint64]int{}, 0
 	for i := range j.ranks {

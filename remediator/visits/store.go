@@ -69,7 +69,7 @@ func newWrites() *writes {
 }
 
 // createdJobs remember the last Job that was created for each node: one that is deleted at once is never seen, and must not be created
-// anew. Losing them matters only until the Job's UID is in the record, which is the next write.
+// again. Losing them matters only until the Job's UID is in the record, which is the next write.
 type createdJobs struct {
 	mu     sync.Mutex
 	byNode map[string]createdJob

@@ -28,7 +28,7 @@ const MaxSilence = 2*time.Minute + 10*time.Second
 // again is how often a watch is tried while nothing listens.
 const again = time.Second
 
-// Guard ends silent watches, and has who watches list anew, from no version: over a restored etcd a server takes a watch from a version
+// Guard ends silent watches, and has who watches list again, from no version: over a restored etcd a server takes a watch from a version
 // that it has not reached yet, and is silent until it has, https://github.com/kubernetes/kubernetes/issues/107457. A list from such a
 // version waits, too, and client-go asks ten times for it.
 type Guard struct {
@@ -74,7 +74,7 @@ type transport struct {
 }
 
 // RoundTrip makes a request. A watch that asks for bookmarks ends when it is silent, also before the server has answered at all
-// (https://github.com/kubernetes/kubernetes/issues/109603). The next one for the same is answered with 410 Gone: then a client lists anew.
+// (https://github.com/kubernetes/kubernetes/issues/109603). The next one for the same is answered with 410 Gone: then a client lists again.
 // That list, which may be a watch that begins with one, gets the newest version whatever version it asks for.
 //
 // While nothing listens, a watch waits here. A client would wait, too, but longer and longer: the back-off of client-go goes on for up to a

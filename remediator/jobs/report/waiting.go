@@ -24,7 +24,7 @@ var notRestartedDesc = prometheus.NewDesc("pitcrew_job_not_restarted_timestamp_s
 	[]string{"kind", "namespace", "job", "node", "reason"}, nil)
 
 const (
-	// recheckOften is how long a node with jobs that are left alone is looked at often: they may end, or be mended.
+	// recheckOften is how long a node with jobs that are left alone is looked at often: they may end, or be fixed.
 	recheckOften = 15 * time.Minute
 	// RecheckSoon and RecheckLate are how soon it is looked at again during that time and after it.
 	RecheckSoon, RecheckLate = time.Minute, 5 * time.Minute

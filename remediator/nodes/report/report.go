@@ -112,7 +112,7 @@ func (r *Reporter) StaleUpgrade(ctx context.Context, n *corev1.Node, why string)
 	}
 }
 
-// Refused reports that admission, or a missing permission, refuses the write of the node; nil: it does not. Until that is mended the write
+// Refused reports that admission, or a missing permission, refuses the write of the node; nil: it does not. Until that is fixed the write
 // is tried again.
 func (r *Reporter) Refused(ctx context.Context, n *corev1.Node, d quarantine.Decision, err error) {
 	if !r.refused.Note(n.Name, err != nil) {

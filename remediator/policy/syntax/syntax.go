@@ -109,7 +109,7 @@ func (t textLines) before(line int) int {
 	return 0
 }
 
-// firstWith is the first line with which the file has the problem: one of the structure, which no later line can mend.
+// firstWith is the first line with which the file has the problem: one of the structure, which no later line can fix.
 func (t textLines) firstWith(problem string) int {
 	n, _ := slices.BinarySearchFunc(slices.Collect(lineNumbers(len(t))), true, func(line int, _ bool) int {
 		decoder := yaml.NewDecoder(strings.NewReader(strings.Join(t[:line], "\n")))

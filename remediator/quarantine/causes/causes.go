@@ -207,7 +207,7 @@ func (a *Assessment) updateFault(r *Record, c *Cause, p Problem) {
 	case p.IsReady():
 		began = c.FirstSeen // between Unknown and False the node was not Ready either
 	}
-	// A fault that is due during a quarantine waits for nothing any more, but for a node that is away again: that must last anew
+	// A fault that is due during a quarantine waits for nothing any more, but for a node that is away again: that must last again
 	// unless it has made the quarantine.
 	waits := r.Phase == Suspect || !c.Due || p.IsReady() && r.Taint.Rule != p.Rule.Name
 	if waits && began.After(c.FirstSeen) {

@@ -68,7 +68,7 @@ const (
 // timer is in it, so that a restart of the remediator changes nothing. Times are those of the remediator's clock.
 type Record struct {
 	V int `json:"v"`
-	// NodeUID is the node the record is about; a node that was created anew starts over.
+	// NodeUID is the node the record is about; a node that was created again starts over.
 	NodeUID types.UID `json:"nodeUID"`
 	Boot    Boot      `json:"boot"`
 	// Domain is that in which the node was last, see [policy.Domain]; the zero value is none.

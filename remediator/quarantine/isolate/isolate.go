@@ -30,7 +30,7 @@ const (
 )
 
 // Isolation is what keeps pods off single GPUs of a node. It names them by what a boot does not change. The names of their devices are
-// found anew in each decision, and a record that is forged adds no GPU of another node.
+// found again in each decision, and a record that is forged adds no GPU of another node.
 type Isolation struct {
 	GPUs []GPU `json:"gpus,omitempty"`
 	// PendingSince is since when the rules are to be written; zero: they were all seen. One that is missing then was deleted by others.

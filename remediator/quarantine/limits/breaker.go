@@ -28,7 +28,7 @@ func (s *BreakerState) OrClosed() *BreakerState {
 }
 
 // ParseBreaker reads the text of the ConfigMap; nil when the breaker is closed. It takes a text that it cannot read, or with a
-// time in the future, for a breaker that has just opened. Then the result must be stored, or it would open anew at each reading.
+// time in the future, for a breaker that has just opened. Then the result must be stored, or it would open again at each reading.
 func ParseBreaker(text string, now time.Time) *BreakerState {
 	if text == "" {
 		return nil

@@ -28,7 +28,7 @@ type Writes[R comparable, L any] struct {
 
 	mu     sync.Mutex
 	byNode map[string]Write[R, L]
-	// touched are the nodes that must be summed up anew, because of a write or of what the cache shows.
+	// touched are the nodes that must be summed up again, because of a write or of what the cache shows.
 	touched touched
 }
 

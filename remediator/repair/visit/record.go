@@ -24,7 +24,7 @@ const (
 // limited by the same admission policy as the quarantine record, and it is input all the same.
 type Record struct {
 	V int `json:"v"`
-	// NodeUID is the node the record is about; a node that was created anew starts over.
+	// NodeUID is the node the record is about; a node that was created again starts over.
 	NodeUID types.UID `json:"nodeUID"`
 	// Current is the visit under way; nil: none is.
 	Current *Visit `json:"current,omitempty"`

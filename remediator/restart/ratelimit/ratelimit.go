@@ -56,7 +56,7 @@ func Evaluate(
 }
 
 // maxPerDayStalled is the largest maxPerDay for a stalled job. What a log shows is weaker than the fault of a node, and a job
-// that hangs again and again is mended by a person.
+// that hangs again and again is fixed by a person.
 const maxPerDayStalled = 3
 
 // LimitsOf are the limits that apply to a job. Where each pod or group is replaced by itself, one restart has nothing
