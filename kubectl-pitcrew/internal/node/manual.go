@@ -12,36 +12,21 @@ import (
 )
 
 func QuarantineCommand(c *cli.Target) *cobra.Command {
-	var confirm cli.Confirmation
-	var reason string
 	cmd := &cobra.Command{
 		Use:   "quarantine NODE...",
 		Short: "Taint nodes until `kubectl pitcrew release`; pods on them are left alone, and jobs unless a rule restarts them",
 		Args:  cobra.MinimumNArgs(1),
 
 		ValidArgsFunction: c.CompleteNodes,
-		RunE: func(cmd *cobra.Command, names []string) error {
-			api, err := c.Client()
-			if err != nil {
-				return err
-			}
-			changes, err := orders(c, c.Actor(cmd, api, reason), names, request.Quarantine, "")
-			if err != nil {
-				return err
-			}
-			return confirm.Apply(cmd, changes)
-		},
 	}
-	cli.ReasonFlag(cmd, &reason, "the node's record and an Event")
-	timeoutFlag(c, cmd)
-	confirm.Flags(cmd)
+	cmd.RunE = ordersOf(c, cmd, recordAndEvent, func(by cli.Actor, names []string) ([]cli.Change, error) {
+		return orders(c, by, names, request.Quarantine, "")
+	})
 	return cmd
 }
 
 func ReleaseCommand(c *cli.Target) *cobra.Command {
-	var confirm cli.Confirmation
 	var o releaseOptions
-	var reason string
 	cmd := &cobra.Command{
 		Use:   "release NODE...",
 		Short: "Remove our taint from nodes; they stay released until the present faults have cleared",
@@ -52,25 +37,13 @@ Where the rule of a fault says validate: true, the node is checked under load fi
 in this boot already. --without-validation releases it at once.`,
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: c.CompleteNodes,
-		RunE: func(cmd *cobra.Command, names []string) error {
-			api, err := c.Client()
-			if err != nil {
-				return err
-			}
-			changes, err := release(c, c.Actor(cmd, api, reason), names, o)
-			if err != nil {
-				return err
-			}
-			return confirm.Apply(cmd, changes)
-		},
 	}
-	cli.ReasonFlag(cmd, &reason, "the node's record and an Event; wrong, repaired or other, alone or before a colon, is also counted")
+	cmd.RunE = ordersOf(c, cmd, recordAndEvent+"; wrong, repaired or other, alone or before a colon, is also counted",
+		func(by cli.Actor, names []string) ([]cli.Change, error) { return release(c, by, names, o) })
 	cmd.Flags().BoolVar(&o.alsoClear, "clear", false, "also clear the faults in the plugins on the nodes")
 	cmd.Flags().BoolVar(&o.unvalidated, "without-validation", false, "release the nodes at once, also where the policy has them checked first")
 	cli.PolicyFlag(cmd, &o.policyFile)
 	npdFlag(c, cmd)
-	timeoutFlag(c, cmd)
-	confirm.Flags(cmd)
 	return cmd
 }
 

@@ -20,9 +20,27 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/request"
 )
 
-// timeoutFlag adds how long an order waits for a remediator: a new leader needs some seconds.
-func timeoutFlag(c *cli.Target, cmd *cobra.Command) {
+// ordersOf has a command ask the remediator for changes of nodes: it gets the flags for that, and what it runs is returned. The reason is
+// noted where reasonIn tells. A new leader needs some seconds until it answers.
+func ordersOf(
+	c *cli.Target, cmd *cobra.Command, reasonIn string, changes func(cli.Actor, []string) ([]cli.Change, error),
+) func(*cobra.Command, []string) error {
+	var confirm cli.Confirmation
+	var reason string
+	cli.ReasonFlag(cmd, &reason, reasonIn)
 	cmd.Flags().DurationVar(&c.AnswerWithin, "timeout", 30*time.Second, "how long to wait for the remediator, which carries this out")
+	confirm.Flags(cmd)
+	return func(cmd *cobra.Command, names []string) error {
+		api, err := c.Client()
+		if err != nil {
+			return err
+		}
+		all, err := changes(c.Actor(cmd, api, reason), names)
+		if err != nil {
+			return err
+		}
+		return confirm.Apply(cmd, all)
+	}
 }
 
 // orders are the changes that ask the remediator for something about nodes, and wait for its answers. What it would refuse now is an error

@@ -54,18 +54,6 @@ func Standing(n *corev1.Node, q *causes.Record) *causes.Record {
 	return nil
 }
 
-// rule returns the rule of a cause or, if the policy has renamed it, the first one for the condition.
-func (s View) rule(c *causes.Cause) (policy.Rule, bool) {
-	if rule, ok := s.Policy.Rule(c.Rule); ok {
-		return rule, true
-	}
-	i := slices.IndexFunc(s.Policy.Rules, func(r policy.Rule) bool { return r.Condition == c.Condition && !r.AlertOnly })
-	if i < 0 {
-		return policy.Rule{}, false
-	}
-	return s.Policy.Rules[i], true
-}
-
 // State returns what is known about a cause before an action: it has cleared by the engine's own view, or the fault is there, in this
 // boot.
 func (s View) State(c *causes.Cause) State {
@@ -92,7 +80,7 @@ func (s View) Shows(c *causes.Cause) State {
 
 // since returns what the condition of a cause shows. It counts with a heartbeat that is not older than a time, and current by its rule.
 func (s View) since(c *causes.Cause, since time.Time) State {
-	rule, known := s.rule(c)
+	rule, known := (&causes.Assessment{Policy: s.Policy}).RuleOf(c)
 	condition, exists := node.ConditionOf(s.Node, c.Condition)
 	if !known || !exists {
 		return Unclear

@@ -2,13 +2,10 @@ package visit
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -48,13 +45,9 @@ func ParseRecord(text string) (*Record, error) {
 	if len(text) > maxRecord {
 		return nil, fmt.Errorf("repair record of %d bytes is larger than any that the remediator writes", len(text))
 	}
-	decoder := json.NewDecoder(strings.NewReader(text))
 	var r Record
-	if err := decoder.Decode(&r); err != nil {
+	if err := record.Decode(text, &r); err != nil {
 		return nil, fmt.Errorf("decode repair record: %w", err)
-	}
-	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("decode repair record: text after the record")
 	}
 	if r.V != Version {
 		return nil, fmt.Errorf("repair record has version %d, not %d", r.V, Version)
