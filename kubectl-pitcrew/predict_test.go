@@ -394,8 +394,10 @@ func (p person) compare(policy string, names []string) string {
 			}
 			quarantines := false
 			_, foretold, later := strings.Cut(next[name], "until then: ")
+			_, taint, _ := strings.Cut(foretold, "add taint ")
+			taint, _, _ = strings.Cut(taint, " ")
 			for _, got := range decided[name].quarantine {
-				if quarantines = true; !strings.Contains(next[name], got) && !(later && strings.Contains(got, strings.TrimPrefix(foretold, "add "))) {
+				if quarantines = true; !strings.Contains(next[name], got) && !(later && strings.Contains(got, taint)) {
 					errs = append(errs, fmt.Errorf("node %s: the remediator says %q, and the plugin %q", name, got, next[name]))
 				}
 			}

@@ -72,15 +72,18 @@ func Text(o simulate.Outcome, p *policy.Policy, now time.Time) string {
 func quarantines(record *causes.Record, p *policy.Policy) (words []string) {
 	for _, cause := range record.Causes {
 		if rule, ok := p.Rule(cause.Rule); ok && !cause.Due {
-			stands, restart := string(cause.Condition)+" stands", ""
+			stands, add, restart := string(cause.Condition)+" stands", "add", ""
 			if cause.Condition == corev1.NodeReady {
 				stands = "the node is not Ready"
 			}
 			if rule.RestartJobs {
 				restart = " and restart its jobs"
 			}
-			words = append(words, fmt.Sprintf("at %s, if %s until then: add taint %s%s",
-				cause.FirstSeen.Add(rule.For).Format(time.RFC3339), stands, rule.Taint.ToString(), restart))
+			if rule.Observe {
+				add = "observe mode, would add"
+			}
+			words = append(words, fmt.Sprintf("at %s, if %s until then: %s taint %s%s",
+				cause.FirstSeen.Add(rule.For).Format(time.RFC3339), stands, add, rule.Taint.ToString(), restart))
 		}
 	}
 	return words
