@@ -285,10 +285,7 @@ func TestTheShellCompletes(t *testing.T) {
 // reports is what the Node Problem Detector says of the kernel log.
 func (p person) reports(name, status, message string) {
 	p.Helper()
-	now := metav1.Now().Format(time.RFC3339)
-	patch := fmt.Sprintf(`{"status":{"conditions":[{"type":"GPUXidError","status":%q,"reason":"x","message":%q,"lastHeartbeatTime":%q,"lastTransitionTime":%q}]}}`, status, message, now, now)
-	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	if err := p.Client.Status().Patch(p.Context(), n, client.RawPatch(types.StrategicMergePatchType, []byte(patch))); err != nil {
+	if err := p.Report(p.Context(), name, conditions.GPUXidError, corev1.ConditionStatus(status), message, time.Now()); err != nil {
 		p.Fatal(err)
 	}
 }

@@ -308,11 +308,8 @@ func (p person) suspects(name string) {
 // dies has the node controller know that the kubelet of a node does not report any more.
 func (p person) dies(name string) {
 	p.Helper()
-	at := earlier().Format(time.RFC3339)
-	patch := fmt.Sprintf(`{"status":{"conditions":[{"type":"Ready","status":"Unknown","reason":"NodeStatusUnknown",`+
-		`"message":"Kubelet stopped posting node status.","lastHeartbeatTime":%q,"lastTransitionTime":%q}]}}`, at, at)
-	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	if err := p.Client.Status().Patch(p.Context(), n, client.RawPatch(types.StrategicMergePatchType, []byte(patch))); err != nil {
+	const why = "Kubelet stopped posting node status."
+	if err := p.Report(p.Context(), name, corev1.NodeReady, corev1.ConditionUnknown, why, earlier()); err != nil {
 		p.Fatal(err)
 	}
 }

@@ -112,9 +112,10 @@ func (tm team) report(name, status, message string) {
 
 func (tm team) reportAs(name, condition, status, message string) {
 	tm.Helper()
-	now := metav1.Now().UTC().Format(time.RFC3339)
-	tm.patchStatus(name, fmt.Sprintf(`{"status":{"conditions":[{"type":%q,"status":%q,"reason":"x","message":%q,"lastHeartbeatTime":%q,"lastTransitionTime":%[4]q}]}}`,
-		condition, status, message, now))
+	err := tm.Report(tm.Context(), name, corev1.NodeConditionType(condition), corev1.ConditionStatus(status), message, time.Now())
+	if err != nil {
+		tm.Fatal(err)
+	}
 }
 
 func (tm team) patchStatus(name, patch string) {

@@ -157,14 +157,8 @@ func measure(ctx context.Context, c *cluster.Cluster, namespace string, r row, l
 
 // fault has the node-problem-detector of a node report a fault.
 func fault(ctx context.Context, c *cluster.Cluster, node string) error {
-	now := time.Now().UTC().Format(time.RFC3339)
-	patch := fmt.Appendf(nil, `{"status":{"conditions":[{"type":%q,"status":"True","reason":"GPUXidSeen","message":%q,"lastHeartbeatTime":%q,"lastTransitionTime":%q}]}}`,
-		conditions.GPUXidError, "Reboot gpu 0000:4e:00: Xid 79 GPU has fallen off the bus", now, now)
-	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}
-	if err := c.Client.Status().Patch(ctx, n, client.RawPatch(types.StrategicMergePatchType, patch)); err != nil {
-		return fmt.Errorf("report the fault of %s: %w", node, err)
-	}
-	return nil
+	const message = "Reboot gpu 0000:4e:00: Xid 79 GPU has fallen off the bus"
+	return c.Report(ctx, node, conditions.GPUXidError, corev1.ConditionTrue, message, time.Now())
 }
 
 // suspendAndResume stops the job, and starts it again as soon as a watch shows no pod of the first incarnation.

@@ -16,7 +16,6 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -187,11 +186,7 @@ func (s *scene) write(xid string) {
 // report writes the condition GPUMemoryError as NPD does.
 func (s *scene) report(name, status, message string) {
 	s.Helper()
-	now := metav1.Now().Format(time.RFC3339)
-	patch := fmt.Sprintf(`{"status":{"conditions":[{"type":%q,"status":%q,"reason":"x","message":%q,"lastHeartbeatTime":%q,"lastTransitionTime":%q}]}}`,
-		conditions.GPUMemoryError, status, message, now, now)
-	target := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	if err := s.Client.Status().Patch(s.T.Context(), target, client.RawPatch(types.StrategicMergePatchType, []byte(patch))); err != nil {
+	if err := s.Report(s.T.Context(), name, conditions.GPUMemoryError, corev1.ConditionStatus(status), message, time.Now()); err != nil {
 		s.Fatal(err)
 	}
 }

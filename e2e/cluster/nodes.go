@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -62,6 +64,20 @@ func (c *Cluster) AddNodes(ctx context.Context, pool string, n int, mutate func(
 		}
 	}
 	return names, nil
+}
+
+// Report writes a condition of a node as a detector does. at is when it has changed, and its heartbeat.
+func (c *Cluster) Report(
+	ctx context.Context, name string, kind corev1.NodeConditionType, status corev1.ConditionStatus, message string, at time.Time,
+) error {
+	when := at.UTC().Format(time.RFC3339)
+	patch := fmt.Appendf(nil, `{"status":{"conditions":[{"type":%q,"status":%q,"reason":"x","message":%q,"lastHeartbeatTime":%q,"lastTransitionTime":%[4]q}]}}`,
+		kind, status, message, when)
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if err := c.Client.Status().Patch(ctx, n, client.RawPatch(types.StrategicMergePatchType, patch)); err != nil {
+		return fmt.Errorf("report %s of node %s: %w", kind, name, err)
+	}
+	return nil
 }
 
 // AddThisMachine registers the machine this program runs on as a node called name, with its real boot id. KWOK runs

@@ -17,7 +17,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -76,12 +75,8 @@ func (w *World) AddNode(ctx context.Context) (string, error) {
 
 // Report has a node report a fault.
 func (w *World) Report(ctx context.Context, name string) error {
-	now := metav1.Now().UTC().Format(time.RFC3339)
 	const fault = "Reboot gpu 0000:4e:00: Xid 79 GPU has fallen off the bus"
-	patch := fmt.Appendf(nil, `{"status":{"conditions":[{"type":%q,"status":"True","reason":"x","message":%q,"lastHeartbeatTime":%q,"lastTransitionTime":%[3]q}]}}`,
-		conditions.GPUXidError, fault, now)
-	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	return w.Client.Status().Patch(ctx, n, client.RawPatch(types.StrategicMergePatchType, patch)) //nolint:wrapcheck // names the request
+	return w.Cluster.Report(ctx, name, conditions.GPUXidError, corev1.ConditionTrue, fault, time.Now())
 }
 
 // IsTainted reports whether a node has our taint.

@@ -12,8 +12,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
@@ -119,11 +117,7 @@ func (r rig) worker(node string) (*corev1.Pod, error) {
 // report sets the condition of a node as the node-problem-detector does.
 func (r rig) report(node, status, message string) {
 	r.Helper()
-	now := time.Now().UTC().Format(time.RFC3339)
-	target := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}
-	patch := fmt.Appendf(nil, `{"status":{"conditions":[{"type":"GPUXidError","status":%q,"reason":"x","message":%q,"lastHeartbeatTime":%q,"lastTransitionTime":%q}]}}`,
-		status, message, now, now)
-	if err := r.Client.Status().Patch(r.T.Context(), target, client.RawPatch(types.StrategicMergePatchType, patch)); err != nil {
+	if err := r.Report(r.T.Context(), node, conditions.GPUXidError, corev1.ConditionStatus(status), message, time.Now()); err != nil {
 		r.Fatal(err)
 	}
 }

@@ -19,7 +19,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -340,11 +339,7 @@ spec:
 // report writes a condition as the Node Problem Detector does.
 func report(t *testing.T, c *cluster.Cluster, node, message string) {
 	t.Helper()
-	now := metav1.Now().UTC().Format(time.RFC3339)
-	patch := fmt.Sprintf(`{"status":{"conditions":[{"type":%q,"status":"True","reason":"x","message":%q,"lastHeartbeatTime":%q,"lastTransitionTime":%q}]}}`,
-		conditions.GPUXidError, message, now, now)
-	target := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}
-	if err := c.Client.Status().Patch(t.Context(), target, client.RawPatch(types.StrategicMergePatchType, []byte(patch))); err != nil {
+	if err := c.Report(t.Context(), node, conditions.GPUXidError, corev1.ConditionTrue, message, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 }
