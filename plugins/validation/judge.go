@@ -95,7 +95,7 @@ func (c *certification) judge(result *npd.Result) {
 	for _, f := range c.Failures {
 		repair := conditions.Inspect
 		if f.Reason == hardware {
-			// It says what the node's conditions and taints said before: with more, one of ours would keep itself.
+			// It repeats what the node's conditions and taints said before: with more, one of ours would keep itself.
 			repair = conditions.Monitor
 		}
 		text := f.Reason
