@@ -79,7 +79,7 @@ func NotReadySince(n *corev1.Node, ready corev1.NodeCondition) time.Time {
 // Excluded reports whether a node is left alone, see [WhyExcluded].
 func Excluded(n *corev1.Node) bool { return WhyExcluded(n) != "" }
 
-// WhyExcluded says why a node is left alone: it is one of the control plane, one with label [conditions.LabelSkip], one that is being
+// WhyExcluded returns why a node is left alone: it is one of the control plane, one with label [conditions.LabelSkip], one that is being
 // deleted, or one that is [TooLarge]; empty: it is not.
 func WhyExcluded(n *corev1.Node) string {
 	const controlPlane, master = "node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"

@@ -75,7 +75,7 @@ func (f *Follower) Follow(n *corev1.Node, on bool) {
 	f.Want(n.Name, n.UID, on)
 }
 
-// write patches the status of a node unless its condition says what it is to say. The patch names one condition, so that it keeps those of
+// write patches the status of a node unless its condition reports what it must. The patch names one condition, so that it keeps those of
 // the kubelet, and one version, so that the node has its taint when it gets the condition.
 func (f *Follower) write(ctx context.Context, live *corev1.Node, on bool) error {
 	entry := change(live, on, f.clock.Now().UTC())
