@@ -39,6 +39,9 @@ const (
 	maxRead = 256 << 20
 	// maxAnnotation is the longest value of an annotation that is kept, in bytes. Those of pods that we read are names.
 	maxAnnotation = 1 << 10
+	// maxOfKubelet is the largest status of a pod, and the largest static pod, that is kept whole, in bytes as protobuf. A kubelet writes 12
+	// KiB of the messages of containers at most.
+	maxOfKubelet = 64 << 10
 	// atOnce is how many lists are read at a time.
 	atOnce = 4
 )
@@ -281,6 +284,12 @@ func slimContainers(all []corev1.Container) {
 }
 
 func slimMeta(m *metav1.ObjectMeta) {
+	if mirror, isStatic := m.Annotations[corev1.MirrorPodAnnotationKey]; isStatic && m.Size() > maxOfKubelet {
+		*m = metav1.ObjectMeta{
+			Namespace: m.Namespace, Name: m.Name, UID: m.UID, DeletionTimestamp: m.DeletionTimestamp,
+			Annotations: map[string]string{corev1.MirrorPodAnnotationKey: mirror},
+		}
+	}
 	m.ManagedFields = nil
 	maps.DeleteFunc(m.Annotations, func(_, value string) bool { return len(value) > maxAnnotation })
 }

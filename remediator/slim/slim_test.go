@@ -196,6 +196,59 @@ func TestAListThatIsTooLargeIsAnErrorThatNamesIt(t *testing.T) {
 	}
 }
 
+// What one kubelet can write: the status of the pods on its node, and static pods with the labels of any job. The other pods of the job are read.
+func TestWhatAKubeletWritesMakesNoListTooLarge(t *testing.T) {
+	static := func(p *corev1.Pod) {
+		p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "h"}
+		p.Labels = map[string]string{"a": "b"}
+	}
+	for name, change := range map[string]func(*corev1.Pod){
+		"a status": func(p *corev1.Pod) { p.Status.Message = strings.Repeat("m", 1_000_000) },
+		"the spec of a static pod": func(p *corev1.Pod) {
+			static(p)
+			p.Spec.NodeSelector = map[string]string{"k": strings.Repeat("v", 1_000_000)}
+		},
+		"the annotations of a static pod": func(p *corev1.Pod) {
+			static(p)
+			for i := range 1000 {
+				p.Annotations[fmt.Sprint(i)] = strings.Repeat("x", 1000)
+			}
+		},
+	} {
+		large := pod("")
+		change(large)
+		text, err := json.Marshal(large)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := served(t, func(w http.ResponseWriter, _ *http.Request) {
+			list(w, 41, func(i int) any {
+				if i == 40 {
+					return pod("")
+				}
+				return text
+			})
+		})
+		var whole corev1.PodList
+		if err := r.List(t.Context(), &whole); err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if first := whole.Items[0]; first.Name != "train-0" || first.UID != "u" || first.Spec.NodeName != "gpu-1" || first.Status.Phase != corev1.PodRunning ||
+			first.Annotations[corev1.MirrorPodAnnotationKey] != large.Annotations[corev1.MirrorPodAnnotationKey] {
+			t.Errorf("%s: %+v", name, first)
+		}
+		if last := whole.Items[40]; last.Labels["a"] != "b" || len(last.Spec.Containers) != 1 {
+			t.Errorf("%s: %+v", name, last)
+		}
+		var meta metav1.PartialObjectMetadataList
+		meta.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
+		if err := r.List(t.Context(), &meta); err != nil {
+			t.Errorf("%s: its metadata: %v", name, err)
+		}
+	}
+}
+
 func TestAnAnswerThatIsNoListIsAnError(t *testing.T) {
 	for name, answer := range map[string]string{
 		"cut off":       `{"kind":"PodList","items":[{"metadata":{"name":"a"}}`,
