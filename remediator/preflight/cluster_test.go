@@ -496,7 +496,22 @@ spec:
 			return err
 		}
 	})
-	s.must(patch(s.pods[0].Spec.NodeName))
+	own := s.pods[0].Spec.NodeName
+	s.must(patch(own))
+	// By the status, which is all that its role has, it would also change what no kubelet may.
+	for what, metadata := range map[string]string{
+		"a label of Kubernetes": `{"labels":{"topology.kubernetes.io/rack":"other"}}`,
+		"a lost label":          `{"labels":{"` + cluster.LabelPool + `":null}}`,
+		"an annotation":         `{"annotations":{"example.com/a":"b"}}`,
+		"a finalizer":           `{"finalizers":["example.com/a"]}`,
+		"an owner":              `{"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"x","uid":"y"}]}`,
+	} {
+		err := npd.Status().Patch(s.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: own}},
+			client.RawPatch(types.MergePatchType, []byte(`{"metadata":`+metadata+`}`)))
+		if (!apierrors.IsForbidden(err) && !apierrors.IsInvalid(err)) || !strings.Contains(err.Error(), "no label, annotation, finalizer or owner") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
 }
 
 // The pods of a LeaderWorkerSet's group report as one run, though the workers' StatefulSet belongs to the leader's pod. A ConfigMap stands for
