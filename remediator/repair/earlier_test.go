@@ -71,6 +71,17 @@ func TestLimitsCountTheRepairsOfADeletedNode(t *testing.T) {
 			t.Errorf("%d more reboots", boots)
 		}
 	})
+	t.Run("the share of a name", func(t *testing.T) {
+		w, m := sick(t, lost, "maxPerDay: 10", "maxPerDay: 16")
+		boots := 0
+		for i := range 6 { // it claims to be another machine each time, so that it is no lemon
+			m.Status.NodeInfo.SystemUUID = fmt.Sprint(i)
+			boots += w.reboots(m, 1)
+		}
+		if waits := m.waiting; boots != 4 || waits == nil || !strings.Contains(waits.Message, "which is the share of one name in repair.maxPerDay (16)") {
+			t.Errorf("%d reboots, it waits for %+v", boots, waits)
+		}
+	})
 	t.Run("another scope", func(t *testing.T) {
 		w, m := sick(t, lost, "maxPerDay: 10", "maxPerDay: 1\n    scope: rack")
 		m.Labels = map[string]string{"rack": "r1"}

@@ -198,3 +198,47 @@ func TestARecordThatEnds(t *testing.T) {
 		}
 	}
 }
+
+// A kubelet that makes its Node too large in the middle of a visit keeps no place from other nodes, and gets no other visit for the quarantine.
+func TestAVisitEndsOnANodeThatGrowsTooLarge(t *testing.T) {
+	for phase, run := range map[visit.Phase]bool{visit.Emptying: false, visit.Working: false, visit.Proving: true} {
+		t.Run(string(phase), func(t *testing.T) {
+			w, m := sick(t, ecc)
+			m.run = func(job *batchv1.Job) {
+				if run {
+					w.end(m, job, 0, `{"result":"done","message":"reset 1 GPU"}`)
+				}
+			}
+			if phase == visit.Emptying {
+				m.pods = []corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Namespace: "ml", Name: "train"}, Spec: corev1.PodSpec{ResourceClaims: []corev1.PodResourceClaim{{Name: "gpu"}}}}}
+			}
+			w.until("the phase", time.Hour, func() bool { return m.phase() == phase && (phase != visit.Working || len(m.jobs) > 0) })
+			m.tooLarge = "labels has no room in the 96 KiB that are kept of a node"
+			w.until("its end", 5*time.Minute, func() bool { return m.phase() == "" })
+			if v := m.last(); v.Phase != visit.Failed || v.Outcome != "stopped because the node is too large to judge: "+m.tooLarge || len(m.jobs) > 0 || m.isMaintained() {
+				t.Errorf("%d Jobs, taints %v, record %s", len(m.jobs), m.Spec.Taints, m.record())
+			}
+			for range 60 {
+				w.step(time.Minute)
+			}
+			m.tooLarge = ""
+			for range 60 {
+				w.step(time.Minute)
+			}
+			if visits := m.record().Last; len(visits) != 1 || m.phase() != "" {
+				t.Errorf("record %s", m.record())
+			}
+		})
+	}
+}
+
+func TestNoVisitBeginsOnANodeThatIsTooLarge(t *testing.T) {
+	w, m := sick(t, ecc)
+	m.tooLarge = "labels"
+	for range 60 {
+		w.step(time.Minute)
+	}
+	if r := m.record(); r.Current != nil || len(r.Last) > 0 {
+		t.Errorf("record %s", r)
+	}
+}

@@ -49,6 +49,9 @@ type Facts struct {
 	QuarantineErr error
 	// Paused is why everything is paused, empty when it is not.
 	Paused string
+	// TooLarge is what of the node, or of its pods, is more than is kept of one; empty: nothing is. No visit begins then, and one that is
+	// under way ends: it must not keep its place for as long as the node is too large.
+	TooLarge string
 	// Namespace is where the Jobs are.
 	Namespace string
 	// Job is that of the present attempt; nil: there is none. Created is its UID, if this process has created it: it may be gone again.

@@ -55,7 +55,7 @@ func Next(p *policy.Policy, f Facts, now time.Time) Step {
 		d.step.NeedsLive = true
 	case v != nil:
 		visiting(d, v)
-	case !node.Excluded(f.Node):
+	case f.TooLarge == "" && !node.Excluded(f.Node):
 		begin(d)
 	}
 	if d.step.NeedsLive {
@@ -278,6 +278,8 @@ func (s *situation) takenOver(v *visit.Visit) string {
 		return "stopped " + quarantine.Manual{User: r.User, Reason: r.Reason}.Note("manually")
 	case v.Quarantine != "" && s.record.Stopped == v.Quarantine && (v.Kind != visit.Validation || !s.requested(visit.RequestRelease)):
 		return "stopped by a person"
+	case s.facts.TooLarge != "":
+		return "stopped because the node is too large to judge: " + s.facts.TooLarge
 	case n.Labels[conditions.LabelSkip] == "true":
 		return "stopped because of label " + conditions.LabelSkip
 	case node.Excluded(n):

@@ -111,6 +111,8 @@ type machine struct {
 	// selected and awaited are those of [Facts].
 	selected *Selection
 	awaited  string
+	// tooLarge is that of [Facts].
+	tooLarge string
 	// stalled: nothing writes Jobs, as if the process had died after its patch.
 	stalled bool
 }
@@ -236,7 +238,7 @@ func (w *world) facts(m *machine) Facts {
 	f.Record, f.RecordErr = visit.RecordOf(m.Node)
 	f.Quarantine, f.QuarantineErr = causes.RecordOf(m.Node)
 	f.Job = m.jobs[f.Record.JobName(m.Node)]
-	f.Selected, f.Awaited = m.selected, m.awaited
+	f.Selected, f.Awaited, f.TooLarge = m.selected, m.awaited, m.tooLarge
 	f.Earlier = w.starts.Unknown(m.Name, func(quarantine string, at time.Time) bool {
 		return f.Record != nil && slices.ContainsFunc(f.Record.Repairs, func(a visit.Action) bool { return a.Quarantine == quarantine && a.At.Equal(at) })
 	})
@@ -261,7 +263,7 @@ func (w *world) live(m *machine, f Facts) *Live {
 		for _, s := range f.Earlier.Today(w.policy.Repair, m.Node, w.now) {
 			of[s.Quarantine] = true
 		}
-		l.Peers = append(l.Peers, peers.Peer{Scope: m.Labels[w.policy.Repair.Scope], Repairs: len(of)})
+		l.Peers = append(l.Peers, peers.Peer{Scope: m.Labels[w.policy.Repair.Scope], Repairs: len(of), HasName: true})
 	}
 	return l
 }
@@ -279,7 +281,7 @@ func (w *world) visitOnce(m *machine) (more bool) {
 	for range 2 { // a process that dies before the patch notes it once more
 		for _, n := range s.Notes {
 			if w.tries != nil {
-				w.tries.Note(n.Action, m.UID, n.Outcome, w.now)
+				w.tries.Note(n.Action, breaker.Node{UID: m.UID, Name: m.Name}, n.Outcome, w.now)
 			}
 		}
 	}

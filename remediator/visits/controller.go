@@ -219,12 +219,14 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		}
 		return ctrl.Result{}, fmt.Errorf("get node %s: %w", req.Name, err)
 	}
-	if node.TooLarge(&n) != "" {
-		return ctrl.Result{}, nil // the controller of nodes says so
+	excess := node.TooLarge(&n)
+	if excess == "" {
+		c.collectHandedOff(ctx, &n)
+	} else if visited, err := c.isVisited(ctx, &n); !visited {
+		return ctrl.Result{}, err // the controller of nodes says so
 	}
-	c.collectHandedOff(ctx, &n)
 	// The cache shows whether there is anything to do.
-	step, err := c.decide(ctx, &n, false)
+	step, err := c.decide(ctx, &n, excess, false)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
@@ -238,7 +240,7 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err := c.catchUp.Wait(ctx); err != nil {
 		return ctrl.Result{}, fmt.Errorf("nothing is done yet: %w", err)
 	}
-	step, err = c.decide(ctx, &n, true)
+	step, err = c.decide(ctx, &n, excess, true)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
@@ -253,6 +255,15 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		step.After = recheckEvery // nothing was written, so the next step is the same
 	}
 	return ctrl.Result{RequeueAfter: step.After}, nil
+}
+
+// isVisited reports whether a visit to a node is under way. A node that is too large may have no room for the record of it.
+func (c *Controller) isVisited(ctx context.Context, n *corev1.Node) (bool, error) {
+	if r, err := c.records.of(n); err == nil && r != nil && r.Current != nil {
+		return true, nil
+	}
+	jobs, err := c.jobsOf(ctx, n.Name)
+	return len(jobs) > 0, err
 }
 
 // isIdle reports whether a step needs no request at all.

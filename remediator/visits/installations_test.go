@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -41,6 +43,41 @@ func TestAnotherInstallationLeavesAVisitAlone(t *testing.T) {
 	s.process(interceptor.Funcs{})
 	s.ends(pod, 0, reset)
 	s.untilPhase(visit.Proving)
+}
+
+// A kubelet that makes its Node larger than what is kept of one, in the middle of its repair, keeps the one place of the limit no longer.
+func TestANodeThatGrowsTooLargeKeepsNoPlace(t *testing.T) {
+	s := newSiteOf(t, "grown", 2)
+	s.process(interceptor.Funcs{})
+	grown, other := s.nodes[0], s.nodes[1]
+	s.report("True", ecc)
+	s.engine()
+	s.runs("reset-gpu")
+	cfg, err := s.c.Config("system:node:"+grown, "system:nodes")
+	s.must(err)
+	kubelet, err := client.New(cfg, client.Options{Scheme: s.c.Client.Scheme()})
+	s.must(err)
+	n := s.read()
+	before := n.DeepCopy()
+	for i := range 500 {
+		n.Annotations[fmt.Sprint("example.com/", i)] = strings.Repeat("x", 200)
+	}
+	s.must(kubelet.Patch(t.Context(), n, client.MergeFrom(before)))
+	s.hasEvent(repair.RepairFailed, "repair stopped because the node is too large to judge: annotations has no room")
+	s.until("the visit has ended", func() error {
+		s.clock.SetTime(s.clock.Now().Add(time.Second))
+		if n := s.read(); s.record().Current != nil || hasMaintenance(n) {
+			return fmt.Errorf("record %s, taints %v", s.record(), n.Spec.Taints)
+		}
+		return nil
+	})
+	if jobs := s.pods(); len(jobs) > 0 {
+		t.Errorf("%d pods of Jobs", len(jobs))
+	}
+	s.node = other
+	s.report("True", ecc)
+	s.engine()
+	s.runs("reset-gpu")
 }
 
 func TestAJobThatIsDeletedAtOnceIsNotCreatedAnew(t *testing.T) {

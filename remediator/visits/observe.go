@@ -2,6 +2,7 @@ package visits
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -17,17 +18,19 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/repair"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/peers"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
+	"github.com/pitcrew-dev/pitcrew/remediator/slim"
 	"github.com/pitcrew-dev/pitcrew/remediator/visits/observe"
 )
 
 // decide observes what the next step of a node needs, and has it decided. Unless it is live, n is from the cache: then no request is
-// made, and the step only shows whether there is something to do.
-func (c *Controller) decide(ctx context.Context, n *corev1.Node, live bool) (repair.Step, error) {
+// made, and the step only shows whether there is something to do. excess is what the cache has no room for of the node, if anything.
+func (c *Controller) decide(ctx context.Context, n *corev1.Node, excess string, live bool) (repair.Step, error) {
 	p := c.policy.Policy()
 	f, err := c.observer().Facts(ctx, n, live)
 	if err != nil {
 		return repair.Step{}, err
 	}
+	f.TooLarge = excess
 	f.OrphanSince = c.orphans.since(n.Name, visit.OrphanOf(n, f.Record) != nil, c.clock.Now().UTC())
 	if p.Repair != nil {
 		if err := c.starts.load(ctx); err != nil {
@@ -43,7 +46,12 @@ func (c *Controller) decide(ctx context.Context, n *corev1.Node, live bool) (rep
 	if !live || !step.NeedsLive {
 		return step, nil
 	}
-	if f.Live, err = c.observer().Read(ctx, p, f); err != nil {
+	f.Live, err = c.observer().Read(ctx, p, f)
+	if isUnderWay := f.Record != nil && f.Record.Current != nil; isUnderWay && errors.Is(err, slim.ErrTooLarge) {
+		// A kubelet writes the status of the pods on its node, and adds any number of static ones.
+		f.TooLarge, f.Live, err = err.Error(), &repair.Live{}, nil
+	}
+	if err != nil {
 		return repair.Step{}, err
 	}
 	return c.next(ctx, p, f)

@@ -27,7 +27,7 @@ func (c *Controller) write(ctx context.Context, before *corev1.Node, s repair.St
 		c.pending.Discard(before.Name)
 		return nil
 	}
-	if err := c.failures.Note(ctx, before.UID, s.Notes); err != nil {
+	if err := c.failures.Note(ctx, before, s.Notes); err != nil {
 		return err
 	}
 	after := before.DeepCopy()

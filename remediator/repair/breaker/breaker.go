@@ -33,10 +33,19 @@ type Action struct {
 // String names the action in a sentence.
 func (a Action) String() string { return fmt.Sprintf("%s for %s", a.Template, a.Condition) }
 
+// Node is a node on which an action is tried. A kubelet may delete its Node and create it anew, but not under another name: all that have a
+// name count as one. Without one, as in what an earlier version wrote, the UID counts.
+type Node struct {
+	UID  types.UID `json:"node"`
+	Name string    `json:"name,omitempty"`
+}
+
+func (n Node) is(other Node) bool { return n.UID == other.UID || n.Name != "" && n.Name == other.Name }
+
 // Try is an action on a node that has not helped, or not yet.
 type Try struct {
-	Node types.UID `json:"node"`
-	At   time.Time `json:"at"`
+	Node
+	At time.Time `json:"at"`
 	// Failed is set when the action has ended and has not helped.
 	Failed bool `json:"failed,omitempty"`
 }
@@ -95,7 +104,7 @@ const (
 )
 
 // Note notes the outcome of an action on a node. Noting it twice equals noting it once.
-func (s *State) Note(a Action, node types.UID, outcome Outcome, now time.Time) {
+func (s *State) Note(a Action, node Node, outcome Outcome, now time.Time) {
 	i := slices.IndexFunc(s.Streaks, func(k Streak) bool { return k.Action == a })
 	if i < 0 {
 		if outcome == Helped || outcome == Undone {
@@ -105,7 +114,10 @@ func (s *State) Note(a Action, node types.UID, outcome Outcome, now time.Time) {
 		i = len(s.Streaks) - 1
 	}
 	k := &s.Streaks[i]
-	tried := slices.IndexFunc(k.Tries, func(t Try) bool { return t.Node == node })
+	tried := slices.IndexFunc(k.Tries, func(t Try) bool { return t.is(node) })
+	if tried >= 0 && k.Tries[tried].UID != node.UID {
+		k.Tries[tried].Node, k.Tries[tried].Failed = node, true // the Node before it went away
+	}
 	switch {
 	case outcome == Helped:
 		k.Tries = nil
@@ -127,7 +139,7 @@ func (s *State) Held(allowed int, exists func(types.UID) bool) map[Action]int {
 	for _, k := range s.Streaks {
 		failed := 0
 		for _, t := range k.Tries {
-			if t.Failed || !exists(t.Node) {
+			if t.Failed || !exists(t.UID) {
 				failed++
 			}
 		}

@@ -19,7 +19,9 @@ var (
 func noted(notes ...any) *State {
 	s := &State{}
 	for i := 0; i < len(notes); i += 2 {
-		s.Note(reboot, types.UID(notes[i].(string)), notes[i+1].(Outcome), start)
+		uid := notes[i].(string)
+		name, _, _ := strings.Cut(uid, " anew")
+		s.Note(reboot, Node{types.UID(uid), name}, notes[i+1].(Outcome), start)
 	}
 	return s
 }
@@ -38,6 +40,10 @@ func TestHeld(t *testing.T) {
 		"one was begun in vain":     {noted("a", Failed, "b", Failed, "c", Started, "c", Undone), 0},
 		"what failed is not undone": {noted("a", Failed, "b", Failed, "c", Failed, "c", Started, "c", Undone), 3},
 		"gone":                      {noted("a", Failed, "b", Failed, "gone", Started), 3},
+		"one that is created anew":  {noted("a", Failed, "a anew", Failed, "a anew again", Failed, "b", Failed), 0},
+		"and went away":             {noted("a", Failed, "b", Failed, "c", Started, "c anew", Started), 3},
+		"and has failed before":     {noted("a", Failed, "b", Failed, "c", Failed, "c anew", Started, "c anew", Undone), 3},
+		"and helps":                 {noted("a", Failed, "b", Failed, "c", Failed, "c anew", Started, "c anew", Helped), 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			text := test.state.String()
@@ -61,8 +67,8 @@ func TestHeld(t *testing.T) {
 
 func TestActionsAreHeldByThemselves(t *testing.T) {
 	s := noted("a", Failed, "b", Failed, "c", Failed)
-	s.Note(Action{"reboot", "GPUMemoryError"}, "a", Failed, start)
-	s.Note(Action{"reset-gpu", "GPUXidError"}, "a", Failed, start)
+	s.Note(Action{"reboot", "GPUMemoryError"}, Node{"a", "a"}, Failed, start)
+	s.Note(Action{"reset-gpu", "GPUXidError"}, Node{"a", "a"}, Failed, start)
 	if got := s.Held(3, there); len(got) != 1 || got[reboot] != 3 {
 		t.Errorf("%v", got)
 	}
@@ -72,7 +78,7 @@ func TestTheStateIsBounded(t *testing.T) {
 	s := &State{}
 	for action := range 2 * maxStreaks {
 		for node := range 2 * maxTries {
-			s.Note(Action{fmt.Sprint(action), "GPUXidError"}, types.UID(fmt.Sprintf("%036d", node)), Failed, start)
+			s.Note(Action{fmt.Sprint(action), "GPUXidError"}, Node{UID: types.UID(fmt.Sprintf("%036d", node))}, Failed, start)
 		}
 	}
 	if len(s.Streaks) != maxStreaks || len(s.Streaks[0].Tries) != maxTries {
@@ -86,5 +92,19 @@ func TestTheStateIsBounded(t *testing.T) {
 	ahead, err := Parse(`{"streaks":[{"template":"reboot","condition":"GPUXidError","tries":[{"node":"a","at":"2099-01-01T00:00:00Z"}]}]}`, start)
 	if err != nil || ahead.Streaks[0].Tries[0].At.After(start) {
 		t.Errorf("%v, %v", ahead, err)
+	}
+}
+
+// An earlier version wrote no names: its tries count by the UID.
+func TestTriesWithoutANameCountByTheirUID(t *testing.T) {
+	s, err := Parse(`{"streaks":[{"template":"reboot","condition":"GPUXidError","tries":[
+		{"node":"a","at":"2026-11-27T11:00:00Z","failed":true},{"node":"b","at":"2026-11-27T11:00:00Z"}]}]}`, start)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Note(reboot, Node{"b", "x"}, Failed, start)
+	s.Note(reboot, Node{"c", "y"}, Failed, start)
+	if got := s.Held(3, there)[reboot]; got != 3 || len(s.Streaks[0].Tries) != 3 {
+		t.Errorf("%d failures of %s", got, s)
 	}
 }

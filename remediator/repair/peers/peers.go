@@ -29,6 +29,8 @@ type Peer struct {
 	FirstCheck bool
 	// Repairs are how many began there within 24 hours.
 	Repairs int
+	// HasName is set for what is remembered of the name of the node that asks, beside its record.
+	HasName bool
 }
 
 // Of sums up a node. A record that does not parse counts for nothing: no visit is made to its node.
@@ -91,7 +93,7 @@ func All(p *policy.Policy, n *corev1.Node, r *visit.Record, others []corev1.Node
 				delete(missing, r.Current.Quarantine)
 			}
 		}
-		all = append(all, Peer{Scope: n.Labels[p.Repair.Scope], Repairs: len(missing)})
+		all = append(all, Peer{Scope: n.Labels[p.Repair.Scope], Repairs: len(missing), HasName: name == n.Name})
 	}
 	return all
 }
@@ -117,6 +119,10 @@ func Count(p *policy.Repair, n *corev1.Node, peers []Peer) (active, repairs int)
 	return active, repairs
 }
 
+// shareOf is how many of the repairs of a day nodes of one name may have: a kubelet that reports a fault again and again must not use up
+// those of all others. It writes the SystemUUID by which a lemon is known.
+func shareOf(maxPerDay int) int { return max(3, maxPerDay/4) }
+
 // Exceeded returns which limit keeps a visit from beginning; empty: none does.
 func Exceeded(p *policy.Repair, v visit.Visit, n *corev1.Node, r *visit.Record, peers []Peer, now time.Time) string {
 	before := r.RepairsWithin(day, now)
@@ -124,14 +130,24 @@ func Exceeded(p *policy.Repair, v visit.Visit, n *corev1.Node, r *visit.Record, 
 	after.Current = &v
 	active, repairs := Count(p, n, peers)
 	repairs += before
+	own := before
+	for _, peer := range peers {
+		if peer.HasName {
+			own += peer.Repairs
+		}
+	}
 	within := ""
 	if p.Scope != "" {
 		within = fmt.Sprintf(" with the same %s", p.Scope)
 	}
+	isCounted := after.RepairsWithin(day, now) > before && p.MaxPerDay > 0
 	switch {
 	case active >= p.MaxConcurrent:
 		return fmt.Sprintf("%d nodes%s are repaired or validated, and repair.maxConcurrent is %d", active, within, p.MaxConcurrent)
-	case after.RepairsWithin(day, now) > before && p.MaxPerDay > 0 && repairs >= p.MaxPerDay:
+	case isCounted && own >= shareOf(p.MaxPerDay):
+		return fmt.Sprintf("%d repairs of nodes of its name have begun within 24 hours, which is the share of one name in repair.maxPerDay (%d)",
+			own, p.MaxPerDay)
+	case isCounted && repairs >= p.MaxPerDay:
 		return fmt.Sprintf("%d repairs%s have begun within 24 hours, and repair.maxPerDay is %d", repairs, within, p.MaxPerDay)
 	}
 	return ""

@@ -74,7 +74,7 @@ func (s *Store) HeldIn(ctx context.Context, text string) (map[breaker.Action]int
 
 // Note notes what became of actions on a node. It comes before the patch of the node: what is noted twice counts once, and what is not
 // noted never counts. A state that cannot be read lets what has begun end, and nothing begin.
-func (s *Store) Note(ctx context.Context, node types.UID, notes []repair.Note) error {
+func (s *Store) Note(ctx context.Context, n *corev1.Node, notes []repair.Note) error {
 	if s == nil || len(notes) == 0 {
 		return nil
 	}
@@ -93,8 +93,8 @@ func (s *Store) Note(ctx context.Context, node types.UID, notes []repair.Note) e
 		return nil
 	}
 	before := state.String()
-	for _, n := range notes {
-		state.Note(n.Action, node, n.Outcome, now)
+	for _, note := range notes {
+		state.Note(note.Action, breaker.Node{UID: n.UID, Name: n.Name}, note.Outcome, now)
 	}
 	if state.String() == before {
 		return nil

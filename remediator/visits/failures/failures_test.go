@@ -24,6 +24,10 @@ import (
 
 var reboot = breaker.Action{Template: "reboot", Condition: "GPUXidError"}
 
+func nodeOf(name string) *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}
+}
+
 // newStore returns a store over nodes a to d, whose policy holds an action that failed on three, and its API server, which is away while
 // away is true.
 func newStore(t *testing.T) (s *Store, api client.Client, away *bool) {
@@ -31,7 +35,7 @@ func newStore(t *testing.T) (s *Store, api client.Client, away *bool) {
 	away = new(bool)
 	var nodes []client.Object
 	for _, name := range []string{"a", "b", "c", "d"} {
-		nodes = append(nodes, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}})
+		nodes = append(nodes, nodeOf(name))
 	}
 	api = fake.NewClientBuilder().WithObjects(nodes...).WithInterceptorFuncs(interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
@@ -50,7 +54,7 @@ func TestAnActionThatFailsOnSeveralNodesIsHeldUntilAPersonResetsIt(t *testing.T)
 	note := func(node string, outcome breaker.Outcome) {
 		t.Helper()
 		for range 2 { // what is noted twice counts once
-			if err := s.Note(t.Context(), types.UID(node), []repair.Note{{Action: reboot, Outcome: outcome}}); err != nil {
+			if err := s.Note(t.Context(), nodeOf(node), []repair.Note{{Action: reboot, Outcome: outcome}}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -115,10 +119,10 @@ func TestAStateThatCannotBeReadLetsNothingBegin(t *testing.T) {
 		if held, err := s.Held(t.Context()); err == nil {
 			t.Errorf("%s: held %v", name, held)
 		}
-		if err := s.Note(t.Context(), "a", []repair.Note{{Action: reboot, Outcome: breaker.Started}}); err == nil {
+		if err := s.Note(t.Context(), nodeOf("a"), []repair.Note{{Action: reboot, Outcome: breaker.Started}}); err == nil {
 			t.Errorf("%s: an action begins", name)
 		}
-		if err := s.Note(t.Context(), "a", []repair.Note{{Action: reboot, Outcome: breaker.Failed}}); err != nil {
+		if err := s.Note(t.Context(), nodeOf("a"), []repair.Note{{Action: reboot, Outcome: breaker.Failed}}); err != nil {
 			t.Errorf("%s: what has begun does not end: %v", name, err)
 		}
 	}

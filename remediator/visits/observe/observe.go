@@ -36,14 +36,18 @@ type Reader struct {
 	Clock           clock.PassiveClock
 }
 
-// Facts returns what costs no request where the cache has it. A Job that the cache lacks is looked for once more if live: that there is
-// none must be known for sure before one is created. With an error, what was read before it is returned, too.
+// Facts returns what costs no request where the cache has it. A Job and a pause that the cache lacks are looked for once more if live: that
+// there is none must be known for sure before a Job is created. With an error, what was read before it is returned, too.
 func (r Reader) Facts(ctx context.Context, n *corev1.Node, live bool) (repair.Facts, error) {
 	f := repair.Facts{Node: n, Namespace: r.Jobs}
 	f.Record, f.RecordErr = visit.RecordOf(n)
 	f.Quarantine, f.QuarantineErr = causes.RecordOf(n)
 	var err error
-	if f.Paused, err = pause.Reason(ctx, r.Cache, r.Namespace); err != nil {
+	f.Paused, err = pause.Reason(ctx, r.Cache, r.Namespace)
+	if err == nil && f.Paused == "" && live {
+		f.Paused, err = pause.Reason(ctx, r.Live, r.Namespace)
+	}
+	if err != nil {
 		return f, err
 	}
 	name := f.Record.JobName(n)
