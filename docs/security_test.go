@@ -17,7 +17,7 @@ import (
 
 const (
 	// attacks is how many numbered attacks there are.
-	attacks = 26
+	attacks = 27
 	// attackSuite has the tests that are named without a package.
 	attackSuite = "e2e/attacks"
 )

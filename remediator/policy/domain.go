@@ -17,8 +17,9 @@ import (
 // One broken link of an NVLink fabric makes faults on all GPUs that use it. The node with an Xid 149, or with a link that an Xid
 // calls fatal, is the origin, and is quarantined as its rule says. A node whose only faults are Xid 145, and Xid 45 caused by an Xid
 // 145 or 149, is a victim: it is tainted with effect NoSchedule while the origin is quarantined, its jobs are not restarted and its
-// GPUs are not reset, and it uses up no place of a budget. It returns to service with the origin. Two or more victims without an
-// origin point at the switches: their faults then have the class Inspect, whatever their message says. A domain has 72 nodes at most.
+// GPUs are not reset, and it uses up no place of a budget. It returns to service with the origin; if the origin's Node is gone before
+// that, with its own faults. Two or more victims without an origin point at the switches: their faults then have the class Inspect,
+// whatever their message says. A domain has 72 nodes at most. An eighth more may claim to be in it, since a kubelet can write most labels.
 //
 // A node without any of the labels is a domain of its own: two or more GPUs that are victims point at the switches of its board.
 //
@@ -53,12 +54,13 @@ type Domain struct {
 // the nodes of their domain show, though it does for what other nodes show with them. All together they use up one place of each budget,
 // and count once for the breaker. A node with one witness is quarantined or held back as without this setting.
 //
-// One incident at a time is treated so. While one of its nodes is quarantined, those of another domain are quarantined or held back as
-// without this setting.
+// One incident at a time is treated so. While minNodes of its nodes are quarantined, those of another domain are quarantined or held
+// back as without this setting.
 type Incidents struct {
 	// minNodes is how many nodes of a domain must have failed.
 	MinNodes int `yaml:"minNodes" unit:"nodes" min:"2"`
-	// maxNodes is how many may have failed at most. More are no domain, and are quarantined or held back as without this setting.
+	// maxNodes is how many may have failed at most. More than that and an eighth are no domain, and are quarantined or held back as
+	// without this setting.
 	MaxNodes int `yaml:"maxNodes" unit:"nodes" min:"2"`
 }
 

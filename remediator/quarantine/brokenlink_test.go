@@ -183,17 +183,112 @@ func TestVictimsReturnWithTheOrigin(t *testing.T) {
 	f.wantLinks("-r--")
 }
 
-// A node that is gone is repaired as far as its victims are concerned.
-func TestVictimsReturnWhenTheOriginIsReplaced(t *testing.T) {
-	f := newRack(t, 2, cliques)
+// That the origin is missing does not show that it was repaired: its kubelet can have its Node created anew, or make it too large. The victims
+// return when their own faults have cleared.
+func TestAnOriginThatIsMissingReleasesNoVictim(t *testing.T) {
+	for name, vanish := range map[string]func(f *fleet){
+		"its Node is gone":    func(f *fleet) { f.worlds = f.worlds[1:] },
+		"it was created anew": func(f *fleet) { f.replace(0, "n0") },
+		"it has grown":        func(f *fleet) { f.worlds[0].node.Annotations["/too-large"] = "labels" },
+		"it is left alone":    func(f *fleet) { f.worlds[0].node.Labels[conditions.LabelSkip] = "true" },
+		"it has lost its record": func(f *fleet) {
+			delete(f.worlds[0].node.Annotations, conditions.AnnotationQuarantine)
+			f.worlds[0].node.Spec.Taints = nil
+			gpuFine(f.worlds[0])
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newRack(t, 2, cliques)
+			f.memory = limits.Memory{}
+			gpu(xid149)(f.worlds[0])
+			gpu(xid145)(f.worlds[1])
+			f.round()
+			f.wantLinks("Rh")
+			victim := f.worlds[1]
+			vanish(f)
+			for range 3 {
+				f.passes(time.Hour)
+				f.round()
+			}
+			if r := victim.record(); r.Phase != causes.Quarantined || r.Taint.HeldFor != "n0" {
+				t.Fatalf("the victim is %s", r)
+			}
+			if b := victim.last.Blocked; b == nil || b.Reason != causes.BlockedByOrigin || !strings.Contains(b.Message, "node n0, and nothing shows that it was repaired") {
+				t.Errorf("%+v", b)
+			}
+			gpuFine(victim)
+			f.round()
+			f.passes(2 * time.Minute)
+			f.round()
+			if r := victim.record(); r.Phase != causes.Released || victim.last.Blocked != nil {
+				t.Errorf("the victim is %s, blocked by %+v", r, victim.last.Blocked)
+			}
+		})
+	}
+}
+
+// A node that shows a broken link for a moment, and is never quarantined for it, holds back no other one for longer.
+func TestAnOriginThatShowsForAMomentHoldsNoSuspect(t *testing.T) {
+	for name, test := range map[string]struct {
+		vanish func(f *fleet)
+		want   string
+	}{
+		"its fault clears": {func(f *fleet) { gpuFine(f.worlds[0]) }, "-R"},
+		"its Node is gone": {func(f *fleet) { f.worlds = f.worlds[1:] }, "R"},
+		"it has grown":     {func(f *fleet) { f.worlds[0].node.Annotations["/too-large"] = "labels" }, "sR"},
+		"domains are gone": {func(f *fleet) {
+			without := *f.worlds[0].policy
+			without.Domains, without.Breaker = nil, nil
+			without.Budget.MaxNodes = 2
+			for _, w := range f.worlds {
+				w.policy = &without
+			}
+		}, "RR"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFleet(t, 2, cliques, "restartJobs: true\n      for: 1m")
+			for _, w := range f.worlds {
+				w.node.Labels["clique"] = "a"
+			}
+			gpu(xid149)(f.worlds[0])
+			gpu(xid145)(f.worlds[1])
+			f.round()
+			f.wantLinks("ss")
+			if got := f.worlds[1].record().Causes[0].Link.Origin; got != "n0" {
+				t.Fatalf("the origin is %q", got)
+			}
+			test.vanish(f)
+			f.round()
+			f.passes(2 * time.Minute)
+			f.round()
+			f.round()
+			f.wantLinks(test.want)
+			if r := f.worlds[len(f.worlds)-1].record(); r.Causes[0].Repair != conditions.ResetGPU || r.Taint.HeldFor != "" {
+				t.Errorf("%s", r)
+			}
+		})
+	}
+}
+
+// A node of the same domain, or one that claims to be, takes no origin away from its victims by a fault that is closer to theirs in time.
+func TestAnotherOriginTakesNoneAway(t *testing.T) {
+	f := newFleet(t, 3, cliques, "restartJobs: true\n      for: 1m")
+	for _, w := range f.worlds {
+		w.node.Labels["clique"] = "a"
+	}
 	gpu(xid149)(f.worlds[0])
+	f.round()
+	f.passes(10 * time.Second)
 	gpu(xid145)(f.worlds[1])
 	f.round()
-	f.wantLinks("Rh")
-	victim := f.worlds[1]
-	victim.peers = nil
-	victim.decide()
-	f.wantLinks("R-")
+	gpu(xid149)(f.worlds[2])
+	f.round()
+	f.wantLinks("sss")
+	f.passes(55 * time.Second)
+	f.round()
+	f.passes(10 * time.Second)
+	f.round()
+	f.wantLinks("Rhs")
 }
 
 // No place for the origin: its victims are not held either, and nothing of them is repaired.
@@ -504,7 +599,13 @@ func TestAForgedOriginHoldsNoNode(t *testing.T) {
 	w.node.Annotations[conditions.AnnotationQuarantine] = r.String()
 	f.round()
 	f.wantLinks("Rs-")
-	if b := w.last.Blocked; b == nil || b.Reason != causes.BlockedByOrigin {
+	if origin := w.record().Causes[0].Link.Origin; origin != "" {
+		t.Errorf("it waits for %s", origin)
+	}
+	f.passes(time.Minute)
+	f.round()
+	f.wantLinks("Rs-")
+	if b := w.last.Blocked; b == nil || b.Reason != causes.BlockedByBudget {
 		t.Errorf("%+v", b)
 	}
 }
@@ -656,6 +757,34 @@ func TestTheDomainOfAFaultIsThatFromBefore(t *testing.T) {
 	gpuFine(w)
 	if got := causes.DomainOf(w.policy, w.node, before); got.Value != "b" {
 		t.Errorf("without a fault it is in %s", got)
+	}
+}
+
+// S13: a node of elsewhere that claims to be in a rack, which has as many nodes as a rack can have, makes it no group that is too large.
+func TestOneNodeThatLiesMakesNoRackTooLarge(t *testing.T) {
+	for name, test := range map[string]struct {
+		nodes int
+		spec  string
+	}{
+		"72 nodes": {72, cliques},
+		"maxNodes": {18, strings.Replace(cliques, "label: clique", "label: clique, incidents: {maxNodes: 18}", 1)},
+	} {
+		for role, lies := range map[string]step{"healthy": gpuFine, "victim": gpu(xid145)} {
+			t.Run(name+", "+role, func(t *testing.T) {
+				f := newRack(t, test.nodes+1, test.spec)
+				gpu(xid149)(f.worlds[0])
+				for _, w := range f.worlds[1:test.nodes] {
+					gpu(xid145)(w)
+				}
+				lies(f.worlds[test.nodes])
+				f.round()
+				f.passes(3 * time.Second)
+				f.round()
+				if got := f.links()[:test.nodes]; got != "R"+strings.Repeat("h", test.nodes-1) {
+					t.Errorf("the nodes are %s", got)
+				}
+			})
+		}
 	}
 }
 

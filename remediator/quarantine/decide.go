@@ -107,6 +107,9 @@ func Decide(p *policy.Policy, o Observation, now time.Time) Decision {
 			conditions.AnnotationQuarantine, o.RecordErr)}
 	}
 	d := newDecider(p, o, now)
+	if d.forgetOrigins() {
+		d.find()
+	}
 	notices.DropForged(d.record, o.Seen)
 	d.updateNotices()
 	for goesOn := true; goesOn; {

@@ -236,6 +236,23 @@ func TestTwoRacksAtOnce(t *testing.T) {
 	f.wantPhases("------ qqqqqq ------ ------ ------ ------")
 }
 
+// A node that is not repaired for long, or lies, does not use up the one incident.
+func TestFewNodesThatAreLeftAreNoIncident(t *testing.T) {
+	for left, want := range map[int]string{3: "---qqq qqqqqq ------ ------ ------ ------", 4: "--qqqq ssssss ------ ------ ------ ------"} {
+		f := newRacks(t, 6, incidents)
+		f.fail(0, 6, portsDown, gpu(ecc))
+		f.settles()
+		f.fail(0, 6-left, portsUp, gpuFine)
+		f.round()
+		f.passes(time.Minute)
+		f.round()
+		f.passes(10 * time.Minute)
+		f.fail(6, 12, portsDown, gpu(ecc))
+		f.settles()
+		f.wantPhases(want)
+	}
+}
+
 // What most of the cluster shows is no failure of a domain.
 func TestAFailureOfAllRacksIsNoIncident(t *testing.T) {
 	for name, second := range map[string][2]step{
@@ -406,14 +423,20 @@ func TestNodesThatAreWorkedOnMakeNoIncident(t *testing.T) {
 }
 
 func TestMoreNodesThanADomainHasAreNoIncident(t *testing.T) {
-	for most, want := range map[int]string{6: "qqqqqq ------ ------", 5: "ssssss ------ ------"} {
+	for most, want := range map[int]string{6: "qqqqqq ------ ------", 5: "qqqqqq ------ ------", 4: "ssssss ------ ------"} {
 		f := newRacks(t, 3, strings.Replace(incidents, "incidents: {}", fmt.Sprintf("incidents: {maxNodes: %d}", most), 1))
 		f.fail(0, 6, portsDown, gpu(ecc))
 		f.settles()
 		f.wantPhases(want)
 	}
+	// S13: a node of another rack that claims to be in this one, and to have failed with it, makes it no group that is too large.
+	f := newRacks(t, 3, strings.Replace(incidents, "incidents: {}", "incidents: {maxNodes: 6}", 1))
+	f.worlds[6].node.Labels["clique"] = "a"
+	f.fail(0, 7, portsDown, gpu(ecc))
+	f.settles()
+	f.wantPhases("qqqqqq q----- ------")
 	// Nodes that are quarantined for it and have nothing any more count, too.
-	f := newRacks(t, 3, strings.Replace(incidents, "incidents: {}", "incidents: {maxNodes: 8}", 1))
+	f = newRacks(t, 3, strings.Replace(incidents, "incidents: {}", "incidents: {maxNodes: 8}", 1))
 	for _, w := range f.worlds {
 		w.node.Labels["clique"] = "a"
 	}

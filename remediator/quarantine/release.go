@@ -49,6 +49,7 @@ func (s *situation) chooseRelease() choice {
 			c.do, c.release.how = releaseNode, originEnded
 			return c
 		}
+		c.wait.blocked = cmp.Or(c.wait.blocked, s.lostOrigin())
 	}
 	isOpen := validates && !visits.Validated
 	switch {
@@ -106,8 +107,8 @@ func (s *situation) endedOrigin() (origin string, waits bool) {
 		if c.Link.Origin == "" {
 			return false
 		}
-		// That an origin is not quarantined proves nothing until it was seen quarantined.
-		if s.record.Taint.HeldFor != c.Link.Origin || s.observed.Peers.IsQuarantined(c.Link.Origin) {
+		// That an origin is not quarantined proves nothing until it was seen quarantined, and nothing if it is missing.
+		if s.record.Taint.HeldFor != c.Link.Origin || !s.observed.Peers.HasReturned(c.Link.Origin) {
 			waits = true
 			return false
 		}
@@ -118,6 +119,17 @@ func (s *situation) endedOrigin() (origin string, waits bool) {
 		return "", waits
 	}
 	return origin, waits
+}
+
+// lostOrigin says that nothing will show any more when the origin of a victim is repaired; nil: something may.
+func (s *situation) lostOrigin() *causes.Blocked {
+	t := s.record.Taint
+	if t.HeldFor == "" || s.observed.Peers.IsQuarantined(t.HeldFor) || s.observed.Peers.HasReturned(t.HeldFor) {
+		return nil
+	}
+	return causes.NewBlocked(t.Rule, causes.BlockedByOrigin,
+		"the node is held for the broken link of node %s, and nothing shows that it was repaired: that Node is gone, was created anew or "+
+			"is left alone; the node returns when its own faults have cleared, or by `kubectl pitcrew release`", t.HeldFor)
 }
 
 // release ends the quarantine, and says how.

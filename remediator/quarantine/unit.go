@@ -40,6 +40,24 @@ func (d *decider) judgeLinks() {
 	}
 }
 
+// forgetOrigins has the victims of a suspicion judged anew whose origin shows no broken link any more. It was never quarantined, or is
+// gone: what it showed for a moment would hold them back for as long as they are faulty. The result reports whether there are any.
+func (d *decider) forgetOrigins() (forgotten bool) {
+	if d.record == nil || d.record.Phase != causes.Suspect {
+		return false
+	}
+	domain, configured := d.policy.Domain(d.domain.Label)
+	for i := range d.record.Causes {
+		c := &d.record.Causes[i]
+		rule, _ := d.policy.Rule(c.Rule)
+		fault := d.record.LinkFault(c, rule.Observe)
+		if c.Link.Origin != "" && !(configured && d.observed.Peers.IsOriginOf(c.Link.Origin, domain, d.domain, fault)) {
+			c.Link.Origin, forgotten = "", true
+		}
+	}
+	return forgotten
+}
+
 // findOrigin is the link of a victim with what the other nodes of its domain, or the other GPUs of its board, tell about it. again is when
 // they may tell more. An origin that shows only after the window, by our clock, is none: whoever claims to be one later could end the
 // quarantine of victims by ending its own.

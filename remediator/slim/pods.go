@@ -63,16 +63,8 @@ func readPods(ctx context.Context, r *Reader, ask request, l *corev1.PodList) er
 	return err
 }
 
-// slimPod drops what no decision needs: how the containers run, and their volumes. A kubelet writes the status of the pods on its node, and
-// may add static pods to any namespace, with the labels of any job: neither must make the pods of a job too many to judge. What is left of
-// one that is larger than any that a kubelet writes is that it is there.
+// slimPod drops what no decision needs: how the containers run, and their volumes.
 func slimPod(p *corev1.Pod) {
-	if p.Status.Size() > maxOfKubelet {
-		p.Status = corev1.PodStatus{Phase: p.Status.Phase}
-	}
-	if _, isStatic := p.Annotations[corev1.MirrorPodAnnotationKey]; isStatic && p.Spec.Size() > maxOfKubelet {
-		p.Spec = corev1.PodSpec{NodeName: p.Spec.NodeName}
-	}
 	slimMeta(&p.ObjectMeta)
 	p.Spec.Volumes = nil
 	slimContainers(p.Spec.InitContainers)

@@ -39,8 +39,7 @@ const (
 	maxRead = 256 << 20
 	// maxAnnotation is the longest value of an annotation that is kept, in bytes. Those of pods that we read are names.
 	maxAnnotation = 1 << 10
-	// maxOfKubelet is the largest status of a pod, and the largest static pod, that is kept whole, in bytes as protobuf. A kubelet writes 12
-	// KiB of the messages of containers at most.
+	// maxOfKubelet is the largest metadata of a static pod that are kept whole, in bytes as protobuf: a kubelet may add any to each namespace.
 	maxOfKubelet = 64 << 10
 	// atOnce is how many lists are read at a time.
 	atOnce = 4

@@ -135,7 +135,7 @@ func (p Peers) askOrigin(q Question) Answer {
 	a, self := Answer{ForOthers: true}, q.Unit.Self
 	domain, configured := q.Policy.Domain(self.Domain.Label)
 	switch {
-	case !configured || p.OriginOf(domain, self.Domain, self.Link) != q.Unit.Origin || !p.IsTainted(q.Unit.Origin):
+	case !configured || !p.IsOriginOf(q.Unit.Origin, domain, self.Domain, self.Link) || !p.IsTainted(q.Unit.Origin):
 		a.Refusal = Refusal{ByOrigin, "which is not quarantined"}
 	case p.AreTooMany(domain, self.Domain, self.Link):
 		a.Refusal = Refusal{ByOrigin, "but " + self.Domain.String() + " has more nodes than a domain can have"}

@@ -17,7 +17,7 @@ func TestAVictimOfADomainThatIsTooLargeHasNoPlace(t *testing.T) {
 		Name: "origin", Labels: map[string]string{"clique": "a"}, Domain: cliqueA, Link: fault(Origin), OutOfService: true, Why: Quarantined,
 		Starts: []Start{{Rule: "gpu", At: noon, Proven: true}},
 	}
-	for nodes, want := range map[int]string{maxDomain - 2: "", maxDomain: "more nodes than a domain can have"} {
+	for nodes, want := range map[int]string{maxDomain - 2: "", maxDomain + 7: "", maxDomain + 8: "more nodes than a domain can have"} {
 		all := []Peer{origin}
 		for i := range nodes {
 			all = append(all, Peer{Name: fmt.Sprint("n", i), Labels: origin.Labels, Domain: cliqueA})

@@ -52,6 +52,9 @@ func (s *BreakerState) String() string {
 // and how often an open breaker is read.
 const RetryBlocked = 5 * time.Second
 
+// turn is how long a node may take to be decided again once an open breaker lets it through.
+const turn = time.Minute
+
 // Trip is the answer of the breaker to one more quarantine.
 type Trip struct {
 	// Reason is why it does not let the quarantine through; empty: it does.
@@ -63,7 +66,8 @@ type Trip struct {
 }
 
 // TripBreaker opens a closed breaker when too many quarantines started. Half-open, it lets one node through every Pace: by
-// what that node is like then, so that no backlog is worked off. A nil b lets everything through.
+// what that node is like then, so that no backlog is worked off. A node that was let through waits for the CoolDown before it is again: one
+// whose fault comes and goes, or whose Node is created anew, would have each turn. A nil b lets everything through.
 func TripBreaker(b *policy.Breaker, state *BreakerState, peers Peers, now time.Time) Trip {
 	if b == nil {
 		return Trip{}
@@ -80,8 +84,10 @@ func TripBreaker(b *policy.Breaker, state *BreakerState, peers Peers, now time.T
 		}
 	}
 	until := state.OpenedAt.Add(b.CoolDown)
-	if paced := latest.Add(b.Pace); paced.After(until) {
-		until = paced
+	for _, at := range []time.Time{latest.Add(b.Pace), peers.lastOwn(now).Add(b.CoolDown)} {
+		if at.After(until) {
+			until = at
+		}
 	}
 	if !now.Before(until) {
 		return Trip{}
@@ -89,14 +95,34 @@ func TripBreaker(b *policy.Breaker, state *BreakerState, peers Peers, now time.T
 	return Trip{Reason: "the breaker is open", RetryAt: until}
 }
 
-// MayClose reports whether an open breaker has cooled down and no peer waits for it now. It is false for a closed one.
+// lastOwn is when the last quarantine of the node that asks began, if it has ended or was that of a Node of the same name; zero: there was
+// none.
+func (p Peers) lastOwn(now time.Time) (latest time.Time) {
+	if p.except == nil || p.except.Why == Quarantined {
+		return latest
+	}
+	for _, s := range p.except.Starts {
+		if s.Proven && !s.Soft && !s.At.After(now.Add(conditions.MaxClockSkew)) && s.At.After(latest) {
+			latest = s.At
+		}
+	}
+	return latest
+}
+
+// MayClose reports whether an open breaker has cooled down and no peer waits for it now: half-open, it lets one of them through every Pace,
+// so if none was for two, they wait for something else. It is false for a closed one.
 func (s *BreakerState) MayClose(b *policy.Breaker, peers Peers, now time.Time) bool {
 	if s == nil || b == nil || now.Before(s.OpenedAt.Add(b.CoolDown)) {
 		return false
 	}
-	started, _ := quarantineStarts(b, peers, now)
+	wide := *b
+	wide.Pace = 2*b.Pace + turn
+	started, latest := quarantineStarts(&wide, peers, now)
 	if started >= b.MaxNodes {
 		return false
+	}
+	if idle := now.Add(-wide.Pace); idle.After(s.OpenedAt.Add(b.CoolDown)) && idle.After(latest) {
+		return true
 	}
 	for p := range peers.notable(always.Add(-1)) {
 		if slices.ContainsFunc(p.Waiting, func(s Span) bool { return s.Contains(now) }) {

@@ -83,3 +83,57 @@ func TestOnlyAProvenStartSetsThePace(t *testing.T) {
 		t.Error("what is remembered is not proven")
 	}
 }
+
+// Each time that one node is let through, its Node is created anew and reports a fault again, and it always asks first.
+func TestOneNodeDoesNotTakeEachTurnOfAnOpenBreaker(t *testing.T) {
+	b := &policy.Breaker{MaxNodes: 1, Window: 10 * time.Minute, CoolDown: 30 * time.Minute, Pace: 5 * time.Minute}
+	open, fleet := &BreakerState{OpenedAt: noon.Add(-2 * time.Hour)}, NewFleet()
+	evil := Peer{Name: "evil"}
+	for minute := range 40 {
+		now := noon.Add(time.Duration(minute) * time.Minute)
+		fleet.Put(evil)
+		trip := TripBreaker(b, open, fleet.Others("evil"), now)
+		if trip.Reason == "" {
+			evil.Starts = []Start{{Rule: "gpu", At: now, Proven: true, Gone: true}}
+			fleet.Put(evil)
+		} else if want := evil.Starts[0].At.Add(b.CoolDown); !trip.RetryAt.Equal(want) {
+			t.Errorf("after %d minutes it waits until %s, not %s", minute, trip.RetryAt, want)
+		}
+		passes := TripBreaker(b, open, fleet.Others("honest"), now).Reason == ""
+		if want := minute >= 5 && minute < 30 || minute >= 35; passes != want {
+			t.Errorf("after %d minutes another one is let through: %t", minute, passes)
+		}
+	}
+	// What a node has now is no turn that it had: an upgrade of it asks only the others.
+	evil.Why, evil.OutOfService = Quarantined, true
+	fleet.Put(evil)
+	if trip := TripBreaker(b, open, fleet.Others("evil"), noon.Add(40*time.Minute)); trip.Reason != "" {
+		t.Errorf("%+v", trip)
+	}
+}
+
+// A node that a budget holds back, or that claims to be maintained, waits for something else than its turn.
+func TestAnOpenBreakerWaitsForNobodyWhoHasHadTheirTurn(t *testing.T) {
+	b := &policy.Breaker{MaxNodes: 9, Window: 10 * time.Minute, CoolDown: 30 * time.Minute, Pace: 5 * time.Minute}
+	open := &BreakerState{OpenedAt: noon.Add(-time.Hour)} // half-open for 30 minutes
+	waits := Peer{Name: "waits", Waiting: []Span{{From: noon.Add(-time.Hour)}}}
+	started := func(ago time.Duration) Peer {
+		return Peer{Name: "started", Starts: []Start{{Rule: "gpu", At: noon.Add(-ago), Proven: true}}}
+	}
+	for name, test := range map[string]struct {
+		peers []Peer
+		at    time.Duration
+		want  bool
+	}{
+		"nobody was let through":       {[]Peer{waits}, 0, true},
+		"it has just cooled down":      {[]Peer{waits}, -19 * time.Minute, false},
+		"and for two turns":            {[]Peer{waits}, -19*time.Minute + time.Second, true},
+		"another one was let through":  {[]Peer{waits, started(10 * time.Minute)}, 0, false},
+		"that was long ago":            {[]Peer{waits, started(11*time.Minute + time.Second)}, 0, true},
+		"nobody waits, one has passed": {[]Peer{started(time.Minute)}, 0, true},
+	} {
+		if got := open.MayClose(b, PeersOf(test.peers...), noon.Add(test.at)); got != test.want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
+}

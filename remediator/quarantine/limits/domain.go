@@ -66,6 +66,13 @@ func (p Peers) OriginOf(d policy.Domain, domain Domain, victim LinkFault) string
 	return found.Name
 }
 
+// IsOriginOf reports whether the broken link of the node of a name explains the faults of a victim in a domain. Another one may be closer
+// in time: that takes no origin away that was found.
+func (p Peers) IsOriginOf(name string, d policy.Domain, domain Domain, victim LinkFault) bool {
+	o := p.named(name)
+	return o != nil && !o.Gone && o.Domain == domain && o.Link.Role == Origin && victim.pairs(o.Link, d.Window)
+}
+
 // VictimsBeside counts the other victims of a domain whose faults may be of the same broken link as those of one.
 func (p Peers) VictimsBeside(d policy.Domain, domain Domain, victim LinkFault) (count int) {
 	for o := range p.inDomain(domain, Victim) {
@@ -78,26 +85,29 @@ func (p Peers) VictimsBeside(d policy.Domain, domain Domain, victim LinkFault) (
 
 // IsQuarantined reports whether the node of a name is a peer, and a quarantine has taken it out of service.
 func (p Peers) IsQuarantined(name string) bool {
-	for o := range p.named(name) {
-		if o.Why == Quarantined && !o.Gone {
-			return true
-		}
-	}
-	return false
+	o := p.named(name)
+	return o != nil && o.Why == Quarantined && !o.Gone
+}
+
+// HasReturned reports whether the record of the node of a name tells that a quarantine had taken it out of service and has ended. That
+// there is no such Node, that it was created anew or is left alone proves nothing: its kubelet may have made it too large.
+func (p Peers) HasReturned(name string) bool {
+	o := p.named(name)
+	return o != nil && o.Why != Quarantined && !o.Gone && slices.ContainsFunc(o.Starts, func(s Start) bool { return !s.Gone && !s.Soft })
 }
 
 // IsTainted is [Peers.IsQuarantined] of a node on which more than its record tells of that.
 func (p Peers) IsTainted(name string) bool {
-	for o := range p.named(name) {
-		if o.Why == Quarantined && !o.Gone && slices.ContainsFunc(o.Starts, func(s Start) bool { return s.Proven && !s.Gone && !s.Soft }) {
-			return true
-		}
-	}
-	return false
+	o := p.named(name)
+	return p.IsQuarantined(name) && slices.ContainsFunc(o.Starts, func(s Start) bool { return s.Proven && !s.Gone && !s.Soft })
 }
 
 // maxDomain is how many nodes a domain has at most: those of the largest rack that one NVLink fabric joins.
 const maxDomain = 72
+
+// withLiars is how many nodes may claim to be one of so many: a kubelet can write the label of its node, and one that does must not make a
+// domain too large for all of its nodes.
+func withLiars(most int) int { return most + max(1, most/8) }
 
 // AreTooMany reports whether more nodes claim to be of one domain, or of the broken link of a fault, than can be. A label that most nodes
 // of a cluster have names no domain, and one broken link would close them all with one place of each limit.
@@ -111,7 +121,7 @@ func (p Peers) AreTooMany(d policy.Domain, domain Domain, fault LinkFault) bool 
 	if fault.Role == Victim {
 		nodes++ // its origin
 	}
-	return nodes > most || 1+there.checked+there.unchecked > max(most, maxDomain)
+	return nodes > withLiars(most) || 1+there.checked+there.unchecked > withLiars(max(most, maxDomain))
 }
 
 // inDomain are the peers of a domain with a role.
@@ -125,24 +135,12 @@ func (p Peers) inDomain(domain Domain, role LinkRole) func(yield func(*Peer) boo
 	}
 }
 
-// named are the peers of a name: of a [Fleet] one at most.
-func (p Peers) named(name string) func(yield func(*Peer) bool) {
-	return func(yield func(*Peer) bool) {
-		if p.fleet == nil {
-			return
-		}
-		if m := p.fleet.members[name]; m != nil && m.Name == name {
-			if m != p.except {
-				yield(&m.Peer)
-			}
-			return
-		}
-		for o := range p.notable(always.Add(-1)) {
-			if o.Name == name && !yield(o) {
-				return
-			}
-		}
+// named is the peer of a name; nil: there is none.
+func (p Peers) named(name string) *Peer {
+	if p.fleet == nil || p.fleet.members[name] == nil || p.fleet.members[name] == p.except {
+		return nil
 	}
+	return &p.fleet.members[name].Peer
 }
 
 // explained tells of a peer whether it says nothing about the detector: it is of the domain of the incident of self, or the broken link of

@@ -170,7 +170,11 @@ type Peers struct {
 func PeersOf(list ...Peer) Peers {
 	f := NewFleet()
 	for i, p := range list {
-		f.updatePeer(strconv.Itoa(i), p)
+		key := p.Name
+		if key == "" || f.members[key] != nil {
+			key = "/" + strconv.Itoa(i) // the name of no node
+		}
+		f.updatePeer(key, p)
 	}
 	return Peers{fleet: f}
 }

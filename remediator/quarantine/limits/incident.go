@@ -53,18 +53,19 @@ func (p Peers) IncidentOf(d policy.Domain, self Peer) (found *Incident, why stri
 		}
 	}
 	// No domain is so large: more nodes claim to be in it.
-	tooMany := fmt.Sprintf("more than %d nodes of %s have failed (incidents.maxNodes)", d.Incidents.MaxNodes, self.Domain)
-	if len(failed) > d.Incidents.MaxNodes {
+	most := withLiars(d.Incidents.MaxNodes)
+	tooMany := fmt.Sprintf("more than %d nodes of %s have failed (incidents.maxNodes and an eighth)", most, self.Domain)
+	if len(failed) > most {
 		return nil, tooMany
 	}
 	found = &Incident{Domain: self.Domain}
-	most := found.addWaves(d, &self, failed)
+	together := found.addWaves(d, &self, failed)
 	if !found.failed[&self] {
 		return nil, fmt.Sprintf("%d of the %d nodes of %s that make an incident have failed within %s",
-			most, d.Incidents.MinNodes, self.Domain, d.Window)
+			together, d.Incidents.MinNodes, self.Domain, d.Window)
 	}
 	found.Nodes = len(found.failed)
-	all := found.Nodes
+	all, others := found.Nodes, map[Domain]int{}
 	for o := range p.notable(always.Add(-1)) {
 		switch of := o.incident(); of {
 		case Domain{}:
@@ -73,11 +74,14 @@ func (p Peers) IncidentOf(d policy.Domain, self Peer) (found *Incident, why stri
 				all++
 			}
 		default:
-			return nil, fmt.Sprintf("the incident of %s is not over, and it is one at a time", of)
+			// Fewer are no incident any more: one node that is not repaired for weeks, or lies, must not use it up.
+			if others[of]++; others[of] >= d.Incidents.MinNodes {
+				return nil, fmt.Sprintf("the incident of %s is not over, and it is one at a time", of)
+			}
 		}
 		found.Stands = found.Stands || found.covers(o) && o.Why == Quarantined
 	}
-	if all > d.Incidents.MaxNodes {
+	if all > most {
 		return nil, tooMany
 	}
 	return found, ""
