@@ -218,7 +218,7 @@ func TestClaimsWithoutTestsAreSeen(t *testing.T) {
 		"an attack that is left":  {head + good, "no row of the pages about threats names TestAttack02Z"},
 		"the other number's test": {head + good + second + "| 3 | a | b | `TestAttack01X` |\n", "is not about attack [3]"},
 		"two numbers, one test":   {head + good + second + "| 1, 3 | a | b | `TestAttack01X` |\n", "no test of attack 3"},
-		"a number too far":        {head + good + second + "| 27 | a | b | `TestOther` |\n", `"27" is no number of an attack`},
+		"a number too far":        {head + good + second + "| 28 | a | b | `TestOther` |\n", `"28" is no number of an attack`},
 		"a claim in a list":       {head + good + second + "\n- nothing can happen\n", "neither a row with tests nor a remaining risk"},
 		"a claim of another form": {head + good + second + "\n## B\n\n| a | b |\n|---|---|\n| c | d |\n", "a row of another table: | c | d |"},
 		"nothing":                 {"# Threats\n", "page.md has no table of threats"},
