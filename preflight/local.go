@@ -10,6 +10,7 @@ import (
 	"math"
 	"os"
 	"os/exec"
+	"regexp"
 	"strconv"
 	"syscall"
 	"time"
@@ -62,15 +63,25 @@ func (o options) measureFigure(ctx context.Context, command string) (float64, er
 	if err != nil {
 		return 0, fmt.Errorf("run %q: %w", command, err)
 	}
-	m := o.figurePattern.FindSubmatch(out)
-	if m == nil {
+	text, found := number(o.figurePattern, out)
+	if !found {
 		return 0, fmt.Errorf("%q printed no number", command)
 	}
-	v, err := strconv.ParseFloat(string(m[1]), 64)
+	v, err := strconv.ParseFloat(string(text), 64)
 	if err != nil || !(v > 0) || math.IsInf(v, 0) {
-		return 0, fmt.Errorf("%q printed %.40q, which is not a positive number", command, m[1])
+		return 0, fmt.Errorf("%q printed %.40q, which is not a positive number", command, text)
 	}
 	return v, nil
+}
+
+// number returns the first group of a pattern in an output. What ends together with the output may be half of a number: in a pipe, a
+// program that was killed leaves no exit code.
+func number(pattern *regexp.Regexp, out []byte) (text []byte, found bool) {
+	at := pattern.FindSubmatchIndex(out)
+	if at == nil || at[2] < 0 || at[3] == len(out) {
+		return nil, false
+	}
+	return out[at[2]:at[3]], true
 }
 
 // output is what a command prints within a time limit.

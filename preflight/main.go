@@ -178,13 +178,13 @@ func (o *options) testFlags(f *flags.Set, t *texts) {
 		return nil
 	})
 	f.StringVar(&t.figurePattern, "figure-pattern", `([0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?)\s*$`,
-		"`regexp` whose first group is a -figure; the default is the last number")
+		"`regexp` whose first group is a -figure; the default is the last number. What ends with the output counts as cut off")
 	f.StringVar(&o.storage, "storage", "", "`folder` on the job's storage in which a file is written, read back and compared")
 	f.StringVar(&o.pair.command, "command", "",
 		"`shell command` that tests a pair, run on both ends with PREFLIGHT_PEER, PREFLIGHT_SELF, PREFLIGHT_SERVER (true at one end) and "+
 			"PREFLIGHT_ROUND; empty: TCP")
 	f.StringVar(&t.pattern, "bandwidth", `Avg bus bandwidth\s*:\s*([0-9.]+)`,
-		"`regexp` whose first group is the command's figure; the default is that of nccl-tests")
+		"`regexp` whose first group is the command's figure; the default is that of nccl-tests. What ends with the output counts as cut off")
 	f.StringVar(&t.unit, "unit", "GB/s", "`unit` of the command's figure: GiB/s, GB/s or Gb/s")
 	f.DurationVar(&o.pair.timeout, "pair-timeout", time.Minute, "time limit of one pair test and of one -figure",
 		10*time.Millisecond, flags.Day)

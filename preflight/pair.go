@@ -11,9 +11,11 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"regexp"
 	"slices"
 	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/pitcrew-dev/pitcrew/internal/preflight/report"
@@ -40,13 +42,32 @@ func (t tester) test(ctx context.Context, served net.Listener, self netip.Addr, 
 		r.Bandwidth, err = t.tcp(ctx, served, o)
 	}
 	switch {
-	case errors.Is(err, errNoBandwidth):
-		r.Status = report.Skip // the other end measures
+	case errors.Is(err, errNoBandwidth), endedByOthers(ctx, err):
+		r.Status = report.Skip // the other end measures, or nobody does
 	case err != nil:
 		r.Status = report.Fail
 	}
 	slog.Info("Tested a pair", "round", o.Round, "peer", o.Peer.Addr(), "GiB/s", fmt.Sprintf("%.3f", r.Bandwidth), "err", err)
 	return r
+}
+
+// endedByOthers reports whether something else than its time limit has ended a test: the pod is being deleted, or the kernel had no memory
+// left. That shows nothing about the pair.
+func endedByOthers(ctx context.Context, err error) bool {
+	var exit *exec.ExitError
+	switch {
+	case err == nil || errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return false
+	case ctx.Err() != nil:
+		return true
+	case !errors.As(err, &exit):
+		return false
+	}
+	signal := syscall.Signal(exit.ExitCode() - 128) // a shell says so of what it has run
+	if status, ok := exit.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+		signal = status.Signal()
+	}
+	return signal == syscall.SIGKILL || signal == syscall.SIGTERM
 }
 
 // errNoBandwidth: the command succeeded, but its output does not match the pattern.
@@ -65,13 +86,13 @@ func (t tester) run(ctx context.Context, self netip.Addr, o order) (float64, err
 }
 
 func (t tester) read(out []byte) (float64, error) {
-	m := t.pattern.FindSubmatch(out)
-	if m == nil {
+	text, found := number(t.pattern, out)
+	if !found {
 		return 0, errNoBandwidth
 	}
-	v, err := strconv.ParseFloat(string(bytes.TrimSpace(m[1])), 64)
+	v, err := strconv.ParseFloat(string(bytes.TrimSpace(text)), 64)
 	if err != nil || !(v > 0 && v*t.scale <= 1e5) { // NaN is neither
-		return 0, fmt.Errorf("the pair command's bandwidth is %.40q", m[1])
+		return 0, fmt.Errorf("the pair command's bandwidth is %.40q", text)
 	}
 	return v * t.scale, nil
 }

@@ -87,7 +87,7 @@ func TestTheFigureOfACommandIsReadInItsUnit(t *testing.T) {
 	}
 	tester := tester{pattern: regexp.MustCompile(`bw=(\S+)`), scale: 1}
 	for out, want := range map[string]string{"nothing": "no bandwidth", "bw=0": "bandwidth is", "bw=NaN": "bandwidth is", "bw=-1": "bandwidth is", "bw=1e99": "bandwidth is"} {
-		if got, err := tester.read([]byte(out)); err == nil || !strings.Contains(err.Error(), want) {
+		if got, err := tester.read([]byte(out + "\n")); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %g, %v", out, got, err)
 		}
 	}
