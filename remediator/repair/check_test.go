@@ -256,6 +256,26 @@ func TestASweepThatFindsAFault(t *testing.T) {
 	}
 }
 
+// What was known more than a day ago decides nothing: the remediator was away, see the test of the same in package visits.
+func TestAVisitThatWasAbandonedEnds(t *testing.T) {
+	for late, want := range map[time.Duration]visit.Phase{24*time.Hour - time.Second: visit.Failed, 24 * time.Hour: visit.Yielded} {
+		p := swept(t)
+		p.now = p.record().Current.Deadline.Add(late)
+		p.step()
+		p.pass(time.Minute)
+		p.expect("a Job that ran", p.record().Last[0].Phase, want)
+		p.expect("taint", p.taints(), "")
+
+		p = swept(t)
+		p.answer("healthy", 0)
+		p.step()
+		p.now = p.record().Current.PhaseSince.Add(3*policy.DefaultProofTimeout + late)
+		p.step()
+		p.expect("what was to be proven", p.record().Last[0].Phase, want)
+		p.expect("swept", len(p.record().Swept), 0)
+	}
+}
+
 func TestASweepThatCannotRun(t *testing.T) {
 	for name, tt := range map[string]struct {
 		end   func(*play)

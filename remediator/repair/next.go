@@ -11,6 +11,7 @@
 package repair
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -77,7 +78,7 @@ func visiting(d *decision, v *visit.Visit) {
 		d.stop(why)
 		return
 	}
-	if why := v.OfOtherVersion(); why != "" {
+	if why := cmp.Or(v.OfOtherVersion(), d.abandoned(v)); why != "" {
 		d.event(corev1.EventTypeWarning, endReason(v.Kind), "visit ended: %s", why)
 		d.close(visit.Yielded, "%s", why)
 		return

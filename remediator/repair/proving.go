@@ -26,15 +26,11 @@ func proving(d *decision, v *visit.Visit) {
 			return
 		}
 	}
-	proofTimeout := policy.DefaultProofTimeout
-	if d.policy.Repair != nil {
-		proofTimeout = d.policy.Repair.ProofTimeout
-	}
 	if d.boot() != v.BootID && v.Kind != visit.Repair {
 		failed(d, v, "the node has rebooted after the check")
 		return
 	}
-	soon, late := v.PhaseSince.Add(proofTimeout), v.PhaseSince.Add(3*proofTimeout)
+	soon, late := v.PhaseSince.Add(d.proofTimeout()), v.PhaseSince.Add(3*d.proofTimeout())
 	d.requeueAt(soon)
 	d.requeueAt(late)
 	d.requeue(waitPoll)
@@ -57,6 +53,14 @@ func proving(d *decision, v *visit.Visit) {
 		}
 		nextAction(d, v, what)
 	}
+}
+
+// proofTimeout is how long the conditions may take to show what became of the node.
+func (s *situation) proofTimeout() time.Duration {
+	if s.policy.Repair == nil {
+		return policy.DefaultProofTimeout
+	}
+	return s.policy.Repair.ProofTimeout
 }
 
 // passed closes a repair after which the fault has cleared.

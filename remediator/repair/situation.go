@@ -110,6 +110,24 @@ func (s *situation) hasRebooted(v *visit.Visit) bool {
 	return s.boot() != v.BootID && s.boot() != "" && v.BootID != ""
 }
 
+// abandonedAfter is how long after its time a visit goes on: a remediator that was away for longer knows nothing of the node.
+const abandonedAfter = 24 * time.Hour
+
+// abandoned says that no remediator has gone on with a visit in its time; empty: one has. What is reported now may begin another one.
+func (s *situation) abandoned(v *visit.Visit) string {
+	over := v.Deadline
+	switch {
+	case v.Phase == visit.Proving:
+		over = v.PhaseSince.Add(3 * s.proofTimeout())
+	case v.Phase == visit.Emptying && v.Held == "":
+		over = v.ActionSince.Add(s.emptyTimeout())
+	}
+	if over.IsZero() || s.now.Sub(over) < abandonedAfter {
+		return ""
+	}
+	return fmt.Sprintf("its time was over at %s, and no remediator has gone on with it since", over.UTC().Format(time.RFC3339))
+}
+
 // emptyTimeout is how long a node may take to become empty.
 func (s *situation) emptyTimeout() time.Duration {
 	if s.policy.Repair == nil {
