@@ -76,6 +76,8 @@ type Job struct {
 	Templates []Template
 	// Jobs are the batch Jobs that own the pods and have not ended.
 	Jobs []batchv1.Job
+	// GangNeeds is how many pods the scheduler waits for before it starts any, where no Job of Jobs says so; 0: it does not wait.
+	GangNeeds int
 	// PlacedBy are the labels of nodes by which the queue that admitted the job has chosen where its pods run, in their node
 	// selectors; nil: it has not. At the next start it chooses again.
 	PlacedBy []string

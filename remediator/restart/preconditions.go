@@ -217,9 +217,13 @@ func stopFinishes(job Job) Blocked {
 	return Blocked{}
 }
 
-// gangIncomplete is about a Job with a PodGroup of scheduling.k8s.io: the scheduler waits for as many pods as the gang had at first, also
-// when some of its indexes have ended (https://github.com/kubernetes/kubernetes/issues/142330).
+// gangIncomplete is about a job with a PodGroup: the scheduler waits for as many pods as the gang had at first, also when some indexes of a
+// Job have ended (https://github.com/kubernetes/kubernetes/issues/142330).
 func gangIncomplete(job Job) Blocked {
+	if job.GangNeeds > job.Ranks {
+		return Blocked{"GangIncomplete", fmt.Sprintf(
+			"its PodGroup waits for %d pods and it has only %d by now: once stopped, it would never be scheduled", job.GangNeeds, job.Ranks)}
+	}
 	for _, j := range job.Jobs {
 		s := j.Spec.Scheduling
 		if s == nil || s.SchedulingPolicy == nil || s.SchedulingPolicy.Gang == nil || j.Spec.Completions == nil {

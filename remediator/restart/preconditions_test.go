@@ -274,6 +274,16 @@ func TestPreconditions(t *testing.T) {
 	}
 }
 
+func TestAGangIsStoppedOnlyIfItsPodGroupIsNotLarger(t *testing.T) {
+	job := jobOf(trainer())
+	for needs, want := range map[int]string{0: "", job.Ranks: "", job.Ranks + 1: "GangIncomplete"} {
+		job.GangNeeds = needs
+		if failed, _ := FirstFailed(preconditions(quarantine, job, []corev1.Pod{rank(corev1.PodSpec{}, noon)})); failed.Reason != want {
+			t.Errorf("a PodGroup of %d for %d ranks: %+v", needs, job.Ranks, failed)
+		}
+	}
+}
+
 // What the job's queue has chosen, it chooses again.
 func TestAPodThatTheQueuePlacedDoesNotComeBack(t *testing.T) {
 	hostname := map[string]string{"kubernetes.io/hostname": "bad", "rack": "r1", "pool": "h100"}

@@ -38,6 +38,7 @@ type facts struct {
 	Ranks                                     int
 	Templates                                 []string
 	Retries                                   int64
+	GangNeeds                                 int
 }
 
 func factsOf(j restart.Job) facts {
@@ -45,6 +46,7 @@ func factsOf(j restart.Job) facts {
 		Suspended: j.Suspended, SuspendObserved: j.SuspendObserved, ReplacingPods: j.ReplacingPods, FailsIfOldPodsRemain: j.FailsIfOldPodsRemain,
 		FinishedReason: j.FinishedReason, ManagedBy: j.ManagedBy, Unsupported: j.Unsupported.Reason,
 		SuspendField: j.SuspendField.Path, Pods: j.Pods.String(), Ranks: j.Ranks, Retries: j.Retries,
+		GangNeeds: j.GangNeeds,
 	}
 	for _, t := range j.Templates {
 		f.Templates = append(f.Templates, t.Of)
@@ -85,6 +87,8 @@ func TestRead(t *testing.T) {
 	}
 	sole := facts{SuspendField: "spec.suspend", Pods: "jobset.sigs.k8s.io/jobset-name=train", Ranks: 4, Templates: []string{"Job train-node-0"}}
 	plain := facts{SuspendField: "spec.suspend", Pods: "job-name=train", Ranks: 4, Templates: []string{"Job train"}}
+	gangC := strings.Replace(rayC, "labels: {", "labels: {ray.io/gang-scheduling-enabled: '', ", 1)
+	const rayGroup = "apiVersion: scheduling.x-k8s.io/v1alpha1\nkind: PodGroup\nmetadata: {name: train-x7x2q, namespace: team}\nspec: {minMember: 6}\n"
 	ray := facts{SuspendField: "spec.suspend", Pods: "ray.io/cluster in (train-x7x2q)", Ranks: 5, Templates: []string{"the head", "worker group gpu"}}
 	with := func(f facts, change func(*facts)) facts {
 		change(&f)
@@ -148,15 +152,18 @@ func TestRead(t *testing.T) {
 			with(ray, func(f *facts) { f.Pods, f.Suspended, f.SuspendObserved = "ray.io/cluster=train-x7x2q", true, true })},
 		"a RayCluster that is being suspended": {rayCluster, strings.Replace(rayC, "spec: {", "spec: {suspend: true, ", 1) + "status: {conditions: [{type: RayClusterSuspending, status: 'True'}]}",
 			with(ray, func(f *facts) { f.Pods, f.Suspended = "ray.io/cluster=train-x7x2q", true })},
-		"a RayCluster without conditions":  {rayCluster, rayC + "status: {state: suspended}", with(ray, func(f *facts) { f.Pods, f.SuspendObserved = "ray.io/cluster=train-x7x2q", true })},
-		"a RayJob":                         {rayJob, rayJ + "status: {jobDeploymentStatus: Running}\n---\n" + rayC, ray},
-		"a RayJob that begins":             {rayJob, rayJ + "status: {jobDeploymentStatus: Initializing}\n---\n" + rayC, ray},
-		"a RayJob that tries again":        {rayJob, rayJ + "status: {jobDeploymentStatus: Retrying}\n---\n" + rayC, with(ray, func(f *facts) { f.ReplacingPods = true })},
-		"a RayJob that waits for a job ID": {rayJob, rayJ + "status: {jobDeploymentStatus: Waiting}\n---\n" + rayC, with(ray, func(f *facts) { f.ReplacingPods = true })},
-		"an invalid RayJob":                {rayJob, rayJ + "status: {jobDeploymentStatus: ValidationFailed}\n---\n" + rayC, with(ray, func(f *facts) { f.FinishedReason = "Failed" })},
-		"a RayJob that failed":             {rayJob, rayJ + "status: {jobDeploymentStatus: Failed}\n---\n" + rayC, with(ray, func(f *facts) { f.FinishedReason = "Failed" })},
-		"a RayJob without a shutdown":      {rayJob, strings.Replace(rayJ, "shutdownAfterJobFinishes: true, ", "", 1) + "status: {jobDeploymentStatus: Running}\n---\n" + rayC, with(ray, func(f *facts) { f.Unsupported = "RayShutdown" })},
-		"a RayJob on somebody's cluster":   {rayJob, strings.Replace(rayJ, "spec: {", "spec: {clusterSelector: {ray.io/cluster: shared}, ", 1) + "status: {jobDeploymentStatus: Running}\n---\n" + rayC, with(ray, func(f *facts) { f.Unsupported = "RayClusterShared" })},
+		"a RayCluster without conditions":           {rayCluster, rayC + "status: {state: suspended}", with(ray, func(f *facts) { f.Pods, f.SuspendObserved = "ray.io/cluster=train-x7x2q", true })},
+		"a RayCluster in a gang":                    {rayCluster, gangC + "---\n" + rayGroup, with(ray, func(f *facts) { f.Pods, f.GangNeeds = "ray.io/cluster=train-x7x2q", 6 })},
+		"a RayCluster in a gang without a PodGroup": {rayCluster, gangC, with(ray, func(f *facts) { f.Pods = "ray.io/cluster=train-x7x2q" })},
+		"a PodGroup that is not a RayCluster's":     {rayCluster, rayC + "---\n" + rayGroup, with(ray, func(f *facts) { f.Pods = "ray.io/cluster=train-x7x2q" })},
+		"a RayJob":                                  {rayJob, rayJ + "status: {jobDeploymentStatus: Running}\n---\n" + rayC, ray},
+		"a RayJob that begins":                      {rayJob, rayJ + "status: {jobDeploymentStatus: Initializing}\n---\n" + rayC, ray},
+		"a RayJob that tries again":                 {rayJob, rayJ + "status: {jobDeploymentStatus: Retrying}\n---\n" + rayC, with(ray, func(f *facts) { f.ReplacingPods = true })},
+		"a RayJob that waits for a job ID":          {rayJob, rayJ + "status: {jobDeploymentStatus: Waiting}\n---\n" + rayC, with(ray, func(f *facts) { f.ReplacingPods = true })},
+		"an invalid RayJob":                         {rayJob, rayJ + "status: {jobDeploymentStatus: ValidationFailed}\n---\n" + rayC, with(ray, func(f *facts) { f.FinishedReason = "Failed" })},
+		"a RayJob that failed":                      {rayJob, rayJ + "status: {jobDeploymentStatus: Failed}\n---\n" + rayC, with(ray, func(f *facts) { f.FinishedReason = "Failed" })},
+		"a RayJob without a shutdown":               {rayJob, strings.Replace(rayJ, "shutdownAfterJobFinishes: true, ", "", 1) + "status: {jobDeploymentStatus: Running}\n---\n" + rayC, with(ray, func(f *facts) { f.Unsupported = "RayShutdown" })},
+		"a RayJob on somebody's cluster":            {rayJob, strings.Replace(rayJ, "spec: {", "spec: {clusterSelector: {ray.io/cluster: shared}, ", 1) + "status: {jobDeploymentStatus: Running}\n---\n" + rayC, with(ray, func(f *facts) { f.Unsupported = "RayClusterShared" })},
 		"a suspended RayJob": {rayJob, strings.Replace(rayJ, "spec: {", "spec: {suspend: true, ", 1) + "status: {jobDeploymentStatus: Suspended}", with(ray, func(f *facts) {
 			f.Suspended, f.SuspendObserved, f.ReplacingPods, f.Pods = true, true, true, "ray.io/cluster="
 		})},

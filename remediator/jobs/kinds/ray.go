@@ -24,12 +24,16 @@ import (
 // a failure. Its status Suspended comes before any pod is gone, and then forgets the name of the cluster, so that only the
 // recorded UIDs prove the stop (measured on v1.4.2 and v1.6.0).
 var (
-	rayCluster    = Kind{GVK: rayClusterGVK, Resource: "rayclusters", ExtraRules: []rbacv1.PolicyRule{kueueRule}, read: readRayCluster}
+	rayCluster = Kind{
+		GVK: rayClusterGVK, Resource: "rayclusters", ExtraRules: []rbacv1.PolicyRule{rule(podGroupGVK.Group, "podgroups", "get"), kueueRule}, read: readRayCluster,
+	}
 	rayClusterGVK = schema.GroupVersionKind{Group: "ray.io", Version: "v1", Kind: "RayCluster"}
 	rayJob        = Kind{
 		GVK: rayJobGVK, Resource: "rayjobs", ExtraRules: []rbacv1.PolicyRule{rule(rayClusterGVK.Group, "rayclusters", "list"), rule("batch", "jobs", "get"), kueueRule}, read: readRayJob,
 	}
 	rayJobGVK = schema.GroupVersionKind{Group: "ray.io", Version: "v1", Kind: "RayJob"}
+	// podGroupGVK is that of github.com/kubernetes-sigs/scheduler-plugins.
+	podGroupGVK = schema.GroupVersionKind{Group: "scheduling.x-k8s.io", Version: "v1alpha1", Kind: "PodGroup"}
 )
 
 const (
@@ -37,6 +41,7 @@ const (
 	rayClusterLabel = "ray.io/cluster"                 // on pods
 	rayOwnerLabel   = "ray.io/originated-from-cr-name" // on the RayClusters of a RayJob or RayService
 	rayOwnerKind    = "ray.io/originated-from-crd"
+	rayGangLabel    = "ray.io/gang-scheduling-enabled" // on a RayCluster: its value does not matter
 )
 
 type rayClusterSpec struct {
@@ -91,7 +96,25 @@ func readRayCluster(ctx context.Context, reader client.Reader, key client.Object
 	}
 	j.Controllers = controlledBy(object, j.Pods)
 	cluster.Spec.describe(&j)
-	return j, nil
+	if _, gang := object.GetLabels()[rayGangLabel]; gang {
+		j.GangNeeds, err = minMember(ctx, reader, key)
+	}
+	return j, err
+}
+
+// minMember is how many pods the scheduler waits for by the PodGroup of a RayCluster; 0: it has none. KubeRay writes it when it makes the
+// PodGroup, and never again (https://github.com/ray-project/kuberay/issues/5205; kuberay v1.6.0, scheduler_plugins.go). A RayJob has a new RayCluster, and so a
+// new PodGroup, after each start.
+func minMember(ctx context.Context, reader client.Reader, cluster client.ObjectKey) (int, error) {
+	_, group, err := fetch[struct {
+		Spec struct {
+			MinMember int `json:"minMember"`
+		} `json:"spec"`
+	}](ctx, reader, podGroupGVK, cluster)
+	if Gone(err) {
+		return 0, nil
+	}
+	return group.Spec.MinMember, err
 }
 
 func readRayJob(ctx context.Context, reader client.Reader, key client.ObjectKey) (restart.Job, error) {
