@@ -160,7 +160,7 @@ func stored(name, key, text string) *corev1.ConfigMap {
 func failedOnThree() string {
 	state := &breaker.State{}
 	for _, node := range []types.UID{"a", "b", "c"} {
-		state.Note(breaker.Action{Template: "reset-gpu", Condition: "GPUXidError"}, node, breaker.Failed, earlier())
+		state.Note(breaker.Action{Template: "reset-gpu", Condition: "GPUXidError"}, breaker.Node{UID: node}, breaker.Failed, earlier())
 	}
 	return state.String()
 }

@@ -213,7 +213,7 @@ func TestPodsThatAreNotJudgedAreLookedAtLater(t *testing.T) {
 	}
 	c, q, named := onNodeA(t, interceptor.Funcs{}, pods)
 	after, err := c.RestartJobsOnNode(t.Context(), q)
-	if got := named(); after != report.LookSoon || err != nil || !slices.Equal(got, []string{" / Error"}) {
+	if got := named(); after != report.RecheckSoon || err != nil || !slices.Equal(got, []string{" / Error"}) {
 		t.Errorf("again after %s: %v; %q", after, err, got)
 	}
 }

@@ -254,7 +254,7 @@ func TestRepairShowsWhatTheRemediatorRemembers(t *testing.T) {
 	failed := &breaker.State{}
 	var earlier, gone starts.Ring
 	for i, node := range []types.UID{"a", "b", "c"} {
-		failed.Note(breaker.Action{Template: "reset-gpu", Condition: "GPUXidError"}, node, breaker.Failed, clitest.Now)
+		failed.Note(breaker.Action{Template: "reset-gpu", Condition: "GPUXidError"}, breaker.Node{UID: node}, breaker.Failed, clitest.Now)
 		of := clitest.NodeNamed("gpu-1") // as it was before it was deleted
 		earlier = earlier.With(starts.Of(nil, of, fmt.Sprint("q", i), "reboot", clitest.Now.Add(-time.Hour)), nil, clitest.Now)
 		gone = gone.With(starts.Of(nil, clitest.NodeNamed("gone-"+string(node)), "q", "reboot", clitest.Now.Add(-time.Hour)), nil, clitest.Now)
