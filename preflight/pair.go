@@ -43,7 +43,7 @@ func (t tester) test(ctx context.Context, served net.Listener, self netip.Addr, 
 	}
 	switch {
 	case errors.Is(err, errNoBandwidth), endedByOthers(ctx, err):
-		r.Status = report.Skip // the other end measures, or nobody does
+		r.Status = report.Skip // the other end measures, or none does
 	case err != nil:
 		r.Status = report.Fail
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 )
 
 // ending is how a quarantine ends.
@@ -49,7 +50,7 @@ func (s *situation) chooseRelease() choice {
 			c.do, c.release.how = releaseNode, originEnded
 			return c
 		}
-		c.wait.blocked = cmp.Or(c.wait.blocked, s.lostOrigin())
+		c.wait.blocked = cmp.Or(c.wait.blocked, lostOrigin(s.record.Taint, s.observed.Peers))
 	}
 	isOpen := validates && !visits.Validated
 	switch {
@@ -121,10 +122,9 @@ func (s *situation) endedOrigin() (origin string, waits bool) {
 	return origin, waits
 }
 
-// lostOrigin says that nothing will show any more when the origin of a victim is repaired; nil: something may.
-func (s *situation) lostOrigin() *causes.Blocked {
-	t := s.record.Taint
-	if t.HeldFor == "" || s.observed.Peers.IsQuarantined(t.HeldFor) || s.observed.Peers.HasReturned(t.HeldFor) {
+// lostOrigin reports that nothing will show any more when the origin of a victim is repaired; nil: something may.
+func lostOrigin(t *causes.Taint, peers limits.Peers) *causes.Blocked {
+	if t.HeldFor == "" || peers.IsQuarantined(t.HeldFor) || peers.HasReturned(t.HeldFor) {
 		return nil
 	}
 	return causes.NewBlocked(t.Rule, causes.BlockedByOrigin,

@@ -23,7 +23,7 @@ const (
 	maxLeftOut = 4
 )
 
-// tooLarge says of which namespace most is in a list of pods that is [ErrTooLarge].
+// tooLarge is the error of a list of pods that is [ErrTooLarge]; it names the namespace that most of it is of.
 type tooLarge struct{ namespace string }
 
 func (e tooLarge) Error() string { return "most is of namespace " + e.namespace }

@@ -27,7 +27,7 @@ const (
 	Retry = 10 * time.Second
 	// maxSearched bounds the nodes whose pods are read in one search; the next search goes on behind them.
 	maxSearched = 200
-	// maxClaims bounds what is told apart of the ranks of one job.
+	// maxClaims bounds the kinds of ranks of one job that are counted apart.
 	maxClaims = 16
 )
 
