@@ -68,7 +68,7 @@ func newWorld(ctx context.Context, root string) (*world, error) {
 	}
 	w := &world{dir: dir, mutants: map[string][]string{}}
 	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", dir+"/", "./plugins/...")
-	build.Dir = root
+	build.Dir, build.Env = root, append(os.Environ(), "CGO_ENABLED=1") // some load NVIDIA's libraries
 	if out, err := build.CombinedOutput(); err != nil {
 		return nil, errors.Join(fmt.Errorf("go build: %w\n%s", err, out), w.close())
 	}

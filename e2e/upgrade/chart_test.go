@@ -69,7 +69,9 @@ func TestTheChartIsUpgradedAndRolledBack(t *testing.T) {
 	w.mustHelm("upgrade", "pitcrew", w.Root+"/manifests/chart", "--reset-then-reuse-values")
 	w.manifest(objects)
 	for name := range objects {
-		installed[name] = installed[name] // nil of what the earlier chart does not have
+		if _, found := installed[name]; !found {
+			installed[name] = nil // the earlier chart does not have it
+		}
 	}
 	upgraded := w.live(objects)
 	w.validates(w.Root)

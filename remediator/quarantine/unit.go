@@ -51,7 +51,7 @@ func (d *decider) forgetOrigins() (forgotten bool) {
 		c := &d.record.Causes[i]
 		rule, _ := d.policy.Rule(c.Rule)
 		fault := d.record.LinkFault(c, rule.Observe)
-		if c.Link.Origin != "" && !(configured && d.observed.Peers.IsOriginOf(c.Link.Origin, domain, d.domain, fault)) {
+		if c.Link.Origin != "" && (!configured || !d.observed.Peers.IsOriginOf(c.Link.Origin, domain, d.domain, fault)) {
 			c.Link.Origin, forgotten = "", true
 		}
 	}
