@@ -101,7 +101,7 @@ test-race: test-components ## the packages whose own code runs in several gorout
 
 test-node: nft bin/debian bin/images/debian ## on this machine's own kernel with a real kubelet and containerd (as root)
 	@go run ./e2e/components/build $(SHARED) kubelet dra-example-driver
-	@$(call GOTEST,$(addprefix ./,$(REAL_NODE)),-timeout 30m -p 1)
+	@$(call GOTEST,$(addprefix ./,$(REAL_NODE)),-timeout 60m -p 1)
 
 # With KUBERNETES=1.36 on that version, with a control plane of its own.
 test-operators: operators ## job restarts with the real job operators (the first build takes 15 minutes and more); KUBERNETES=1.36 on an older version
