@@ -75,6 +75,7 @@ spec:
       validate: true
   repair:
     mode: auto
+    maxPerDay: 400 # of which one node may have a quarter, and these tests have one node
     actions:
       ResetGPU: RESET
       Reboot: [{template: reboot, timeout: 4m}]

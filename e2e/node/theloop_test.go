@@ -37,7 +37,7 @@ remediator: {nodeSelector: {e2e.pitcrew.dev/none: "true"}}
 pools: [{name: gpu, preset: nvidia}]
 policy:
   mode: enforce
-  repair: {mode: auto}
+  repair: {mode: auto, maxPerDay: 400} # of which one node may have a quarter, and these tests have one node
   rules:
     gpu-xid: {clearAfter: 1s}
     dcgm-diag: {clearAfter: 1s}
