@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -23,7 +22,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
 	"github.com/pitcrew-dev/pitcrew/e2e/machine"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
@@ -594,7 +592,7 @@ func TestAPersonTakesANodeOverFromItsRepair(t *testing.T) {
 // Each life of the remediator does one write, and ends before it learns of it.
 func TestARepairHappensOnceAlthoughTheRemediatorDiesAfterEveryWrite(t *testing.T) {
 	r := startRepairCase(t, repairs("[]"), false)
-	stop := r.mortal()
+	stop := clustertest.Lives(t, r.m.Cluster, r.flags()...)
 	r.m.kernel(t, xid79)
 	r.rebooted(t)
 	r.released()
@@ -607,59 +605,6 @@ func TestARepairHappensOnceAlthoughTheRemediatorDiesAfterEveryWrite(t *testing.T
 		t.Errorf("record %s", record)
 	}
 	t.Logf("%d writes, each the last one of a process", len(writes))
-}
-
-// mortal runs one remediator after the other. Each does one write, and ends before it learns of it. stop ends the last one and returns
-// all writes, as method and path.
-func (r *repairCase) mortal() (stop func() (writes []string)) {
-	r.Helper()
-	var mu sync.Mutex
-	var life *cluster.Process
-	var writes []string
-	proxy, err := r.m.StartProxy(func(answer *http.Response) {
-		// Events come after what they are about, and nothing depends on them.
-		request := answer.Request
-		if request.Method == http.MethodGet || answer.StatusCode >= 300 || strings.Contains(request.URL.Path, "/events") {
-			return
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		writes = append(writes, request.Method+" "+request.URL.Path)
-		life.Kill()
-	})
-	if err != nil {
-		r.Fatal(err)
-	}
-	over, ended := make(chan struct{}), make(chan error, 1)
-	go func() {
-		for {
-			mu.Lock()
-			p, err := r.m.RunRemediator(r.Context(), proxy, r.flags()...)
-			life = p
-			mu.Unlock()
-			if err != nil {
-				ended <- err
-				return
-			}
-			select {
-			case <-p.Done():
-			case <-over:
-				p.Kill()
-				ended <- nil
-				return
-			}
-		}
-	}()
-	stop = sync.OnceValue(func() []string {
-		close(over)
-		if err := <-ended; err != nil {
-			r.Error(err)
-		}
-		proxy.Close()
-		return writes
-	})
-	r.Cleanup(func() { stop() })
-	return stop
 }
 
 // created counts the Jobs among writes.

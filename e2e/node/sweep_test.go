@@ -181,7 +181,7 @@ func TestASweepMakesWayForAPod(t *testing.T) {
 // The kubelet brings the taint. Each life of the remediator does one write.
 func TestANewNodeGetsNoPodBeforeItsFirstCheck(t *testing.T) {
 	r := startRepairCase(t, strings.Replace(checkPolicy, "CHECKS", "firstCheck: {template: check, timeout: 4m}", 1), false)
-	stop := r.mortal()
+	stop := clustertest.Lives(t, r.m.Cluster, r.flags()...)
 	r.m.PowerOff(t)
 	if err := r.m.Client.Delete(t.Context(), r.node()); err != nil {
 		t.Fatal(err)
