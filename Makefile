@@ -136,6 +136,17 @@ chaos: components ## random worlds beside real remediators that are killed: make
 	go test ./e2e/chaos -vet=off $(TAGS:%=-tags %) -count=1 -timeout 0 -v -run 'TestChaos$$' -args -seed $(or $(SEED),5) -for $(or $(FOR),1m) \
 		-world $(or $(WORLD),1m)
 
+# The versions of Kubernetes before the newest, and the tests of what they do not serve: DeviceTaintRules and MutatingAdmissionPolicies.
+OLDER := $(patsubst e2e/components/kubernetes-%,%,$(wildcard e2e/components/kubernetes-*))
+NEWER := Device
+
+.PHONY: older $(OLDER:%=older-%)
+older: $(OLDER:%=older-%)
+
+$(OLDER:%=older-%): older-%:
+	@go run ./e2e/components/build gotestsum kube-$* kwok jobset-controller helm ./e2e/components/remaining
+	@export KUBERNETES=$*; $(call GOTEST,./remediator ./remediator/visits ./manifests/chart,$(TEST_FLAGS) -skip '$(NEWER)')
+
 .PHONY: week silences upgrade nightly
 week: test-components
 	go test ./remediator/visits -vet=off -count=1 -timeout 60m -v -run TestAWeekOfSweeps -args -week.days 7 -week.nodes 50
@@ -146,7 +157,7 @@ silences: test-components
 upgrade: test-components
 	go test ./$(HISTORY) -vet=off -count=1 -timeout 30m -v
 
-nightly: week silences upgrade ## what is too long for CI, or needs the whole history: a week of sweeps, silent watches, an upgrade and back, an hour of chaos, and the operators on the older Kubernetes
+nightly: week silences upgrade older ## what is too long for CI, or needs the whole history: a week of sweeps, silent watches, an upgrade and back, an hour of chaos, and older versions of Kubernetes
 	@$(MAKE) --no-print-directory site chaos FOR=1h
 	@$(MAKE) --no-print-directory test-operators KUBERNETES=1.36
 

@@ -229,7 +229,7 @@ func TestEveryComponentIsPinned(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range append(slices.Clone(All), kube("1.36")) {
+	for _, c := range append(slices.Clone(All), older(t, root)...) {
 		t.Run(c.Name, func(t *testing.T) {
 			if version, err := c.version(t.Context(), root); err != nil || !strings.HasPrefix(version, "v") {
 				t.Errorf("version %q, %v", version, err)

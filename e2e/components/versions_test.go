@@ -1,9 +1,11 @@
 package components
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -63,6 +65,59 @@ func TestThePageOfUpgradesNamesThePinnedVersions(t *testing.T) {
 		}
 		if !regexp.MustCompile(`(?m)^\| ` + row + ` \|.* v?` + regexp.QuoteMeta(strings.TrimPrefix(version, "v")) + `\b`).Match(text) {
 			t.Errorf("the row %s of docs/upgrade.md does not name %s", row, version)
+		}
+	}
+}
+
+// older are the control planes of `make older`, the oldest first.
+func older(t *testing.T, root string) (all []Component) {
+	t.Helper()
+	dirs, err := filepath.Glob(filepath.Join(root, "e2e", "components", "kubernetes-*"))
+	if err != nil || len(dirs) == 0 {
+		t.Fatalf("older versions of Kubernetes in %q: %v", dirs, err)
+	}
+	for _, dir := range dirs {
+		_, minor, _ := strings.Cut(filepath.Base(dir), "-")
+		all = append(all, kube(minor))
+	}
+	return all
+}
+
+// The chart refuses what no test runs on, every version has its night, and Renovate leaves each in its minor version.
+func TestOlderVersionsOfKubernetes(t *testing.T) {
+	root, err := Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	wanted := map[string][]string{}
+	var minors []string
+	for _, c := range older(t, root) {
+		version, err := c.version(t.Context(), root)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, minor, _ := strings.Cut(c.Dir, "-")
+		if !strings.HasPrefix(version, "v"+minor+".") {
+			t.Errorf("e2e/components/%s pins %s", c.Dir, version)
+		}
+		minors = append(minors, strconv.Quote(minor))
+		escaped := strings.ReplaceAll(minor, ".", `\\.`)
+		wanted["renovate.json"] = append(wanted["renovate.json"], fmt.Sprintf(`"matchFileNames": ["e2e/components/%s/go.mod"],
+      "matchPackageNames": ["k8s.io/**"],
+      "allowedVersions": "/^(v%s\\.|v0%s\\.)/"`, c.Dir, escaped, strings.TrimPrefix(escaped, "1")))
+		wanted["docs/upgrade.md"] = append(wanted["docs/upgrade.md"], " "+strings.TrimPrefix(version, "v"))
+	}
+	wanted["manifests/chart/Chart.yaml"] = []string{fmt.Sprintf(`kubeVersion: ">=%s.0-0"`, strings.Trim(minors[0], `"`))}
+	wanted[".github/workflows/nightly.yml"] = []string{fmt.Sprintf("version: [%s]", strings.Join(minors, ", "))}
+	for file, texts := range wanted {
+		is, err := os.ReadFile(filepath.Join(root, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, text := range texts {
+			if !strings.Contains(string(is), text) {
+				t.Errorf("%s lacks %s", file, text)
+			}
 		}
 	}
 }
