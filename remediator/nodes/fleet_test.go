@@ -31,11 +31,10 @@ import (
 
 // walk sums up all nodes but one, as a decision must not.
 func (r rig) walk(p *policy.Policy, except string) limits.Peers {
-	memory, present := r.breaker.Remembered(), map[string]bool{except: true}
-	var list []limits.Peer
+	memory, present, fleet := r.breaker.Remembered(), map[string]bool{}, limits.NewFleet()
 	for i := range r.client.nodes {
 		n := r.client.nodes[i].DeepCopy()
-		if n.Name == except || node.Excluded(n) {
+		if node.Excluded(n) {
 			continue
 		}
 		present[n.Name] = true
@@ -47,9 +46,12 @@ func (r rig) walk(p *policy.Policy, except string) limits.Peers {
 				peer = written
 			}
 		}
-		list = append(list, peer)
+		fleet.Put(peer)
 	}
-	return limits.PeersOf(append(list, memory.GonePeers(func(name string) bool { return present[name] })...)...)
+	for _, gone := range memory.GonePeers(func(name string) bool { return present[name] }) {
+		fleet.Put(gone)
+	}
+	return fleet.Others(except)
 }
 
 // answers are what the limits say about every rule, in every rack.

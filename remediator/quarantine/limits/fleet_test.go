@@ -132,7 +132,12 @@ func (a all) incidentOf(d policy.Domain, self Peer) *fullIncident {
 		found.stands = found.stands || found.covers(p) && p.Why == Quarantined
 	}
 	most := d.Incidents.MaxNodes + max(1, d.Incidents.MaxNodes/8)
-	for _, nodes := range others {
+	for domain, nodes := range others {
+		for _, p := range a {
+			if p.Domain == domain && !p.Gone && p.Failed != (Span{}) && p.incident() != domain {
+				nodes++
+			}
+		}
 		if nodes >= d.Incidents.MinNodes {
 			return nil
 		}

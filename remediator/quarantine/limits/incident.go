@@ -65,7 +65,7 @@ func (p Peers) IncidentOf(d policy.Domain, self Peer) (found *Incident, why stri
 			together, d.Incidents.MinNodes, self.Domain, d.Window)
 	}
 	found.Nodes = len(found.failed)
-	all, others := found.Nodes, map[Domain]int{}
+	all, others := found.Nodes, map[Domain]bool{}
 	for o := range p.notable(always.Add(-1)) {
 		switch of := o.incident(); of {
 		case Domain{}:
@@ -75,9 +75,10 @@ func (p Peers) IncidentOf(d policy.Domain, self Peer) (found *Incident, why stri
 			}
 		default:
 			// Fewer are no incident any more: one node that is not repaired for weeks, or lies, must not use it up.
-			if others[of]++; others[of] >= d.Incidents.MinNodes {
+			if !others[of] && p.ofIncident(of) >= d.Incidents.MinNodes {
 				return nil, fmt.Sprintf("the incident of %s is not over, and it is one at a time", of)
 			}
+			others[of] = true
 		}
 		found.Stands = found.Stands || found.covers(o) && o.Why == Quarantined
 	}
@@ -85,6 +86,21 @@ func (p Peers) IncidentOf(d policy.Domain, self Peer) (found *Incident, why stri
 		return nil, tooMany
 	}
 	return found, ""
+}
+
+// ofIncident counts the nodes that a domain's incident has, or will have: those of which it is decided, and the others that have failed.
+func (p Peers) ofIncident(domain Domain) (count int) {
+	for o := range p.notable(always.Add(-1)) {
+		if o.incident() == domain {
+			count++
+		}
+	}
+	for m := range p.fleet.failed[domain] {
+		if m != p.except && m.incident() != domain {
+			count++
+		}
+	}
+	return count
 }
 
 // addWaves adds the nodes that have failed within one window with enough others, and returns how many have with self at most.
