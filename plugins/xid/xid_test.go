@@ -322,11 +322,22 @@ func TestALogThatIsTooLongForOneLook(t *testing.T) {
 	if err := w.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	n.want(strings.TrimSuffix(reset, "\n")+"; kernel log: not read: still reading the kernel log\n", "-timeout", "1s")
+	// A machine that gives the plugin no quarter of a second beside others has no answer, and NPD asks again.
+	want := func(want string, args ...string) {
+		t.Helper()
+		got := n.run(args...)
+		for asked := 1; asked < 10 && strings.Contains(got, "no answer within 1s"); asked++ {
+			got = n.run(args...)
+		}
+		if got != want {
+			t.Errorf("got  %swant %s", got, want)
+		}
+	}
+	want(strings.TrimSuffix(reset, "\n")+"; kernel log: not read: still reading the kernel log\n", "-timeout", "1s")
 
 	log := filepath.Join(n.dir, "log")
 	n.write("log", gspGone+"\n"+strings.Repeat("x", 2*longest)+"\n"+strings.Repeat("x\n", 2_500_000))
-	n.want(strings.TrimSuffix(reset, "\n")+"; kernel log: not read: "+log+" has more lines than can be read in 750ms, use a longer -timeout\n",
+	want(strings.TrimSuffix(reset, "\n")+"; kernel log: not read: "+log+" has more lines than can be read in 750ms, use a longer -timeout\n",
 		"-timeout", "1s", "-log", log)
 	n.write("log", strings.Repeat("x", 2*longest)+"\n"+gspGone)
 	n.want(reset, "-log", log)

@@ -367,7 +367,10 @@ func TestAnOldPodThatLostItsLabelsIsWaitedFor(t *testing.T) {
 	if rec := g.record(); rec.Current == nil || rec.Current.Phase != restart.Stopping {
 		t.Errorf("it does not wait: record %+v", rec)
 	}
-	tm.annotatePod(&stray, dying(0, 0))
+	// At once: a pod without labels that has ended, and is still listed, is not waited for.
+	if err := tm.c.Client.Delete(t.Context(), &stray, client.GracePeriodSeconds(0)); err != nil {
+		t.Fatal(err)
+	}
 	if closed := g.closes(); closed.Phase != restart.Done {
 		t.Errorf("record %+v", closed)
 	}
