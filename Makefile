@@ -10,6 +10,9 @@ RELEASE  := $(if $(filter-out file,$(origin VERSION)),-X=github.com/pitcrew-dev/
 GO_BUILD := go build -trimpath -ldflags "-s -w $(RELEASE)"
 # These plugins load NVIDIA's libraries at run time. All other programs are static.
 CGO      := $(wildcard $(addprefix ./plugins/,dcgm ecc gpucount nvlink stall thermal))
+# The tests, the linter, `go run` and the programs use what one of them has compiled: with cgo, or with paths, Kubernetes is compiled once more.
+export CGO_ENABLED ?= 0
+export GOFLAGS     ?= -trimpath
 # go-nvml binds functions that NVIDIA calls deprecated. Without this flag gcc warns about each.
 export CGO_CFLAGS := -O2 -g -Wno-deprecated-declarations
 LINTER   := bin/components/golangci-lint
@@ -31,7 +34,7 @@ help: ## list the targets
 
 try: ## in less than a minute: a fault in a sample kernel log, what it means, and the heatmap of a slow node
 	@echo "compiling the xid plugin and this command: less than a minute on two cores with empty caches"
-	@CGO_ENABLED=0 go run -trimpath ./e2e/try
+	@go run ./e2e/try
 
 demo: nft ## an Xid in the kernel log leads to a condition, a taint and a restarted training job, on real components
 	@echo "fetches the releases of etcd, Kubernetes, KWOK and NPD, or builds them where they cannot be reached, and builds JobSet and Pitcrew;" \
@@ -44,8 +47,8 @@ demo: nft ## an Xid in the kernel log leads to a condition, a taint and a restar
 # again. $(1) are the packages, $(2) the flags of go test. With GOGC the pure tests need a third less CPU time, and without the tables of
 # debuggers (-w) linking them a quarter less. The programs are built with -trimpath and without cgo; tests that are, too, share with them what is
 # compiled of Kubernetes: some 480 packages.
-GOTEST = export CGO_ENABLED=$${CGO_ENABLED:-0}; packages="$$(go list $(3) $(1))"; GOGC=400 bin/components/gotestsum --format=standard-quiet --rerun-fails=1 --rerun-fails-max-failures=5 \
-	--rerun-fails-run-root-test --rerun-fails-abort-on-data-race --packages "$$(echo $$packages)" -- -vet=off -trimpath -ldflags=-w $(3) $(2) | bin/remaining $$packages
+GOTEST = packages="$$(go list $(3) $(1))"; GOGC=400 bin/components/gotestsum --format=standard-quiet --rerun-fails=1 --rerun-fails-max-failures=5 \
+	--rerun-fails-run-root-test --rerun-fails-abort-on-data-race --packages "$$(echo $$packages)" -- -vet=off -ldflags=-w $(3) $(2) | bin/remaining $$packages
 
 # These share this machine's kernel log: they report every fault in it, and write faults there or more than it holds. So they run one by one.
 KERNEL_LOG := e2e/detect e2e/kernellog internal/kmsg
@@ -162,7 +165,7 @@ nightly: week silences upgrade older ## what is too long for CI, or needs the wh
 	@$(MAKE) --no-print-directory test-operators KUBERNETES=1.36
 
 build: ## build plugins, remediator, preflight, repair and kubectl plugin into bin/
-	CGO_ENABLED=0 $(GO_BUILD) -o bin/ $(filter-out $(CGO),$(wildcard ./plugins/*)) ./remediator ./preflight ./repair ./kubectl-pitcrew
+	$(GO_BUILD) -o bin/ $(filter-out $(CGO),$(wildcard ./plugins/*)) ./remediator ./preflight ./repair ./kubectl-pitcrew
 	CGO_ENABLED=1 $(GO_BUILD) -o bin/ $(CGO)
 
 components: ## fetch or build the real components of `make test` and `make test-node` (once; minutes on a fresh machine)
@@ -170,15 +173,16 @@ components: ## fetch or build the real components of `make test` and `make test-
 
 lint: shellcheck ## the rules of .golangci.yml, tests of these rules, workflows, scripts, and known vulnerabilities
 	@go run ./e2e/components/build golangci-lint actionlint
-	$(LINTER) run ./...
+	$(LINTER) run $$(go list -tags operators ./... | sed 's,^[^/]*/[^/]*/[^/]*,.,' | grep -vxE '$(subst $() ,|,$(addprefix ./,$(WITH_CGO)))')
+	CGO_ENABLED=1 $(LINTER) run $(addprefix ./,$(WITH_CGO))
 	cd images/build && ../../$(LINTER) run ./...
 	bin/components/actionlint
 	@if command -v shellcheck >/dev/null; then set -x; shellcheck $$(git grep -lE '^#!.*\b(ba)?sh$$' -- '*.sh' .ci '*/testdata/*-smi' 'kubectl-pitcrew/*complete*'); fi
-	go test -vet=off ./e2e/lint ./e2e/vuln
+	go test -vet=off -ldflags=-w ./e2e/lint ./e2e/vuln
 	@$(MAKE) --no-print-directory vuln
 
 vuln: ## known vulnerabilities in what the programs call; a database that cannot be reached is reported and is not a failure
-	@go run ./e2e/vuln ./plugins/... ./remediator ./preflight ./repair ./kubectl-pitcrew ./images/install
+	@CGO_ENABLED=1 go run ./e2e/vuln ./plugins/... ./remediator ./preflight ./repair ./kubectl-pitcrew ./images/install
 
 generate: ## the pages of conditions, Xids and policy, the policy's schema, the alerts, the chart's copies and schema, and install.yaml, from their sources
 	go test ./internal/xid -run Page -update
@@ -193,11 +197,11 @@ verify: ## fail if formatting, modules or generated files are not as committed, 
 		$(call RETRY,diff="$$(go -C $$module mod tidy -diff)" || [ -n "$$diff" ]); \
 		[ -z "$$diff" ] && go -C $$module mod verify >/dev/null || { echo "$$diff"; echo "$$module/go.mod is not tidy, or a module is not as published"; exit 1; }; done
 	@go run ./e2e/components/build helm
-	go test ./monitors ./remediator/policy ./manifests/alerts ./manifests/chart -run 'UpToDate|Generated'
+	go test -vet=off -ldflags=-w ./monitors ./remediator/policy ./manifests/alerts ./manifests/chart -run 'UpToDate|Generated'
 
 fuzz: ## fuzz every parser, FUZZTIME each
 	@git ls-files '*_test.go' | xargs grep -Ho '^func Fuzz[A-Za-z]*' | sed 's/:func / /' | while read -r file name; do \
-		echo "$$name in $$(dirname $$file)"; go test "./$$(dirname $$file)" -run '^$$' -fuzz "^$$name\$$" -fuzztime $${FUZZTIME:-30s}; done
+		echo "$$name in $$(dirname $$file)"; CGO_ENABLED=1 go test "./$$(dirname $$file)" -run '^$$' -fuzz "^$$name\$$" -fuzztime $${FUZZTIME:-30s}; done
 
 images: bin/images/debian cross ## the container images, for amd64 and arm64, into bin/images
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) go run -C images/build . -version "$(VERSION)" -revision "$$(git rev-parse HEAD)"
