@@ -125,6 +125,8 @@ var (
 		Name: "kuberay", Dir: "kuberay", Package: "github.com/ray-project/kuberay/ray-operator",
 		Module: "github.com/ray-project/kuberay/ray-operator",
 	}
+	// SchedulerPlugins is never run: its module, which KubeRay needs, has the CRD of the PodGroups that KubeRay makes.
+	SchedulerPlugins = Component{Name: "scheduler-plugins", Dir: "kuberay", Module: "sigs.k8s.io/scheduler-plugins"}
 	// SlurmOperator runs Slurm on Kubernetes. It is here because it reads cordons.
 	SlurmOperator = Component{
 		Name: "slurm-operator", Dir: "slurm-operator", Package: "github.com/SlinkyProject/slurm-operator/cmd/manager",

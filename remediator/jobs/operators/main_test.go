@@ -6,6 +6,7 @@ package operators
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -23,7 +24,7 @@ func TestMain(m *testing.M) {
 	log.SetLogger(logr.Discard())
 	clustertest.Main(m, cluster.Options{JobSet: true})
 	closeDeadNodeClusters()
-	for _, o := range []*operator{mpiOperator, trainingOperator19} {
+	for _, o := range []*operator{mpiOperator, trainingOperator19, kubeRayGangs, nativeGangs} {
 		if o.cluster == nil {
 			continue
 		}
@@ -41,6 +42,8 @@ type operator struct {
 	start func(*cluster.Cluster, context.Context) error
 	// alone: in a cluster of its own.
 	alone bool
+	// nativeGangs: that one has gangs of scheduling.k8s.io.
+	nativeGangs bool
 
 	once    sync.Once
 	cluster *cluster.Cluster
@@ -57,7 +60,23 @@ var (
 	// Their CRDs are of the same names as some of the training-operator's.
 	mpiOperator        = &operator{start: (*cluster.Cluster).StartMPIOperator, alone: true}
 	trainingOperator19 = &operator{start: (*cluster.Cluster).StartTrainingOperator19, alone: true}
+	// With a batch scheduler the operator writes another scheduler into all pods.
+	kubeRayGangs = &operator{start: (*cluster.Cluster).StartKubeRayWithGangs, alone: true}
+	nativeGangs  = &operator{alone: true, nativeGangs: true, start: func(c *cluster.Cluster, ctx context.Context) error {
+		return errors.Join(c.StartKueue(ctx), c.StartLWS(ctx))
+	}}
 )
+
+// options are those of a cluster of its own.
+func (o *operator) options() cluster.Options {
+	if !o.nativeGangs {
+		return silentSoon(false)
+	}
+	return cluster.Options{
+		JobSet: true, FeatureGates: "GenericWorkload=true,WorkloadWithJob=true", Progress: os.Stderr,
+		APIServerFlags: []string{"--runtime-config=scheduling.k8s.io/v1beta1=true"},
+	}
+}
 
 // in returns a cluster with the operator in it, which is started by the first test that asks.
 func (o *operator) in(t *testing.T) *cluster.Cluster {
@@ -66,7 +85,7 @@ func (o *operator) in(t *testing.T) *cluster.Cluster {
 		//nolint:usetesting // later tests use it, too
 		ctx := context.Background()
 		if o.alone {
-			o.cluster, o.err = cluster.Start(ctx, silentSoon(false))
+			o.cluster, o.err = cluster.Start(ctx, o.options())
 		} else {
 			o.cluster = clustertest.Get(t)
 		}
