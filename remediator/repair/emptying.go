@@ -57,6 +57,10 @@ func emptying(d *decision, v *visit.Visit) {
 	case byHold:
 		held = at.why
 	}
+	if held == "" && v.Held != "" && d.now.Sub(v.ActionSince) >= abandonedAfter {
+		d.forget(v, fmt.Sprintf("it was held since %s (%s), and what was known then is old", v.ActionSince.UTC().Format(time.RFC3339), v.Held))
+		return
+	}
 	if (held == "") != (v.Held == "") {
 		v.ActionSince = d.now // no time passes while something holds it
 	}

@@ -79,8 +79,7 @@ func visiting(d *decision, v *visit.Visit) {
 		return
 	}
 	if why := cmp.Or(v.OfOtherVersion(), d.abandoned(v)); why != "" {
-		d.event(corev1.EventTypeWarning, endReason(v.Kind), "visit ended: %s", why)
-		d.close(visit.Yielded, "%s", why)
+		d.forget(v, why)
 		return
 	}
 	if phase := phases[v.Phase]; phase != nil {
@@ -153,6 +152,12 @@ func (d *decision) close(phase visit.Phase, format string, args ...any) {
 		return
 	}
 	d.closed(v)
+}
+
+// forget ends a visit without a result. What is reported now may begin another one.
+func (d *decision) forget(v *visit.Visit, why string) {
+	d.event(corev1.EventTypeWarning, endReason(v.Kind), "visit ended: %s", why)
+	d.close(visit.Yielded, "%s", why)
 }
 
 func (d *decision) closed(v visit.Visit) {

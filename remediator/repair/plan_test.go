@@ -542,6 +542,29 @@ func TestWhatBeginsWhileNothingMayIsHeldAndGoesOnLater(t *testing.T) {
 			w.untilClosed(m, visit.Repair, visit.Passed)
 		})
 	}
+	t.Run("after a day it begins with what is reported then", func(t *testing.T) {
+		for _, old := range []bool{false, true} {
+			w, m := sick(t, ecc)
+			m.run = w.cures(m)
+			m.pods = []corev1.Pod{gpuPod("train", "Job")}
+			w.untilPhase(m, visit.Emptying)
+			w.paused = "audit"
+			w.step(time.Minute)
+			since := m.record().Current.ActionSince
+			held := 24*time.Hour - 2*time.Minute
+			if old {
+				held += 2 * time.Minute
+			}
+			w.step(held)
+			w.paused = ""
+			w.step(time.Second)
+			if ended := len(m.record().Last) > 0; ended != old {
+				t.Errorf("after %s: ended %t, record %s", w.now.Sub(since), ended, m.record())
+			}
+			m.pods = nil
+			w.untilClosed(m, visit.Repair, visit.Passed)
+		}
+	})
 	t.Run("Working goes on to its end", func(t *testing.T) {
 		w, m := sick(t, ecc)
 		w.program(m, map[string]func(*batchv1.Job){"reset-gpu": nil})

@@ -113,7 +113,7 @@ func (s *situation) hasRebooted(v *visit.Visit) bool {
 // abandonedAfter is how long after its time a visit goes on: a remediator that was away for longer knows nothing of the node.
 const abandonedAfter = 24 * time.Hour
 
-// abandoned reports that no remediator has gone on with a visit in its time; empty: one has. What is reported now may begin another one.
+// abandoned reports that no remediator has gone on with a visit in its time; empty: one has. A visit that is held waits as long as it is.
 func (s *situation) abandoned(v *visit.Visit) string {
 	over := v.Deadline
 	switch {
