@@ -60,7 +60,7 @@ func start(t *testing.T, nodes, pods int) world {
 	return startWith(t, policy, nodes, pods)
 }
 
-func startWith(t *testing.T, policy string, nodes, pods int) world {
+func startWith(t *testing.T, policy string, nodes, pods int, args ...string) world {
 	t.Helper()
 	w := world{T: t, Cluster: clustertest.Get(t), metrics: clustertest.FreeAddress(t)}
 	var err error
@@ -71,7 +71,7 @@ func startWith(t *testing.T, policy string, nodes, pods int) world {
 	if err := os.WriteFile(path, []byte(policy), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	p, err := w.StartRemediator(t.Context(), "-policy", path, "-leader-elect=false", "-metrics-bind-address", w.metrics)
+	p, err := w.StartRemediator(t.Context(), append([]string{"-policy", path, "-leader-elect=false", "-metrics-bind-address", w.metrics}, args...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
