@@ -26,10 +26,12 @@ var rules = []rule{
 	// Arguments: what follows the name of a field that has a command line, and the program itself in a list of processes.
 	{[]string{"cmdline", "command line", "proctitle", "argv", "args", "execst"},
 		regexp.MustCompile(`(?i)\b(cmdline|command line|proctitle|argv|args|execstart\w*|execstop\w*)(["']?\s*[:=]\s*).*`), "$1$2" + removed},
-	{[]string{"name"}, regexp.MustCompile(`^(\s*Name\s+: \S+) .*`), "$1 " + removed},                                               // nvidia-smi -q: Processes
-	{[]string{"mib |"}, regexp.MustCompile(`^(\|.*\s\d+\s+(?:C|G|M|C\+G|M\+C)\s+\S+) .*?(\s+\d+MiB \|)$`), "$1 " + removed + "$2"}, // nvidia-smi
-	{[]string{":"}, regexp.MustCompile(`^(\s*(?:\S+\s+)?\d+\s.*\s\d+:\d\d(?::\d\d)?\s+\S+) .*`), "$1 " + removed},                  // ps
-	{[]string{" -", "\t-", "\r-", "\f-"}, regexp.MustCompile(`((?:^|\s)--?[A-Za-z][\w-]*)(=|\s+)("(?:[^"\\]|\\.)*"|'[^']*'|[^\s-]\S*)`), "$1$2" + removed},
+	// Processes of nvidia-smi -q and of nvidia-smi, and ps.
+	{[]string{"name"}, regexp.MustCompile(`^(\s*Name\s+: \S+) .*`), "$1 " + removed},
+	{[]string{"mib |"}, regexp.MustCompile(`^(\|.*\s\d+\s+(?:C|G|M|C\+G|M\+C)\s+\S+) .*?(\s+\d+MiB \|)$`), "$1 " + removed + "$2"},
+	{[]string{":"}, regexp.MustCompile(`^(\s*(?:\S+\s+)?\d+\s.*\s\d+:\d\d(?::\d\d)?\s+\S+) .*`), "$1 " + removed},
+	{[]string{" -", "\t-", "\r-", "\f-"},
+		regexp.MustCompile(`((?:^|\s)--?[A-Za-z][\w-]*)(=|\s+)("(?:[^"\\]|\\.)*"|'[^']*'|[^\s-]\S*)`), "$1$2" + removed},
 	// Environments: all from the name of a variable to the next one, because a value may have spaces.
 	{[]string{"environment"}, regexp.MustCompile(`(?i)\b(environment(?:file)?)(["']?\s*[:=]\s*).*`), "$1$2" + removed},
 	// Tokens.
