@@ -129,7 +129,7 @@ func TestWhatATenantPrintsCostsLittleAndDelaysNobody(t *testing.T) {
 		})
 	}
 	abusers := slices.Collect(maps.Keys(pods))
-	begun, before := r.clock.Now(), heap()
+	begun, before := time.Now(), heap()
 	peak, done, measured := before, make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(measured)
@@ -147,11 +147,21 @@ func TestWhatATenantPrintsCostsLittleAndDelaysNobody(t *testing.T) {
 	defer r.run()()
 	r.all("step 1")
 	looked(nil, 1, r.pods...)
-	looked(nil, each, abusers...)
-	for look := range 3 {
+	looked(nil, 1, abusers...)
+	countKinds := func() int {
+		read := map[string]bool{}
+		for pod := range asked() {
+			read[pods[pod]] = true
+		}
+		return len(read)
+	}
+	// A machine that is slow has fewer of the abuser looked at in each round: the time of its lists and matches is its own.
+	rounds := 0
+	for ; rounds < 3 || rounds < 20 && countKinds() <= len(kinds); rounds++ {
+		look := rounds
 		r.idle()
 		at := asked()
-		r.clock.ahead.Add(int64(time.Minute))
+		r.clock.ahead.Add(int64(15 * time.Minute)) // and its pace has recovered
 		tick := fmt.Sprintf(`{"metadata":{"annotations":{"e2e.pitcrew.dev/look":"%d"}}}`, look)
 		// A change of the namespace has all of its jobs looked at.
 		if err := r.c.Client.Patch(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: abuser}}, client.RawPatch("application/merge-patch+json", []byte(tick))); err != nil {
@@ -169,7 +179,7 @@ func TestWhatATenantPrintsCostsLittleAndDelaysNobody(t *testing.T) {
 	}
 	close(done)
 	<-measured
-	reads, floods, minutes, read := 0, int64(0), 1+int(r.clock.Since(begun)/stall.Interval), map[string]int{}
+	reads, floods, minutes, read := 0, int64(0), 1+rounds+int(time.Since(begun)/stall.Interval), map[string]int{}
 	for pod, n := range asked() {
 		reads += n
 		read[pods[pod]] += n
