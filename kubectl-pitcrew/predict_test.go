@@ -3,16 +3,20 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/clitest"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
@@ -65,7 +69,18 @@ var quarantinedStates = map[string]predicted{
 	"later": {func(_ *corev1.Node, q *causes.Record, r *visit.Record) {
 		r.Current = visiting(q, "Dancing", "reset-gpu")
 	}, "repair has ended"},
-	"gone": {func(*corev1.Node, *causes.Record, *visit.Record) {}, "repair.lemon reached"}, // by what is remembered of a Node of this name
+	"unready":  {func(*corev1.Node, *causes.Record, *visit.Record) {}, "repair waits: the node is not Ready"},
+	"occupied": {emptying, "pod default/odd-occupied has not ended"},
+	"drained":  {emptying, "pod default/odd-drained-"},
+	"gone":     {func(*corev1.Node, *causes.Record, *visit.Record) {}, "repair.lemon reached"}, // by what is remembered of a Node of this name
+}
+
+// deadStates are nodes whose kubelet has not reported for longer than the rule allows.
+var deadStates = []string{"unready", "dead", "suspect"}
+
+// emptying is a repair that waits until no pod on the node has an accelerator.
+func emptying(_ *corev1.Node, q *causes.Record, r *visit.Record) {
+	r.Current = visiting(q, visit.Emptying, "")
 }
 
 func asks(kind string, q *causes.Record) *visit.Request {
@@ -95,6 +110,8 @@ func TestWhatIsPredictedIsDecided(t *testing.T) {
 		"  sweeps:\n    weekly: {every: 168h, nodeSelector: {pool: gpu}, template: check, args: [-level, \"2\"]}\n", "", 1)
 	policy = strings.Replace(policy, "budget: {maxNodes: 9}", "budget: {maxNodes: 40}\n  breaker: {maxNodes: 30, window: 1m, coolDown: 30m, pace: 1m}", 1)
 	policy = strings.Replace(policy, "{condition: GPUXidError, repair: [Reboot]}", "{condition: GPUXidError, repair: [ResetGPU, Reboot, Inspect]}", 1)
+	policy = strings.Replace(policy, "  rules:\n", "  correlated: {maxPercent: 90, minNodes: 40, window: 2m}\n  rules:\n"+
+		"    dead: {match: {condition: Ready, status: [Unknown, \"False\"], repair: [Inspect]}, for: 5s}\n", 1)
 	names := p.inEachState()
 	p.mayVisit("reset-gpu", "check")
 
@@ -103,7 +120,10 @@ func TestWhatIsPredictedIsDecided(t *testing.T) {
 		around       client.Object
 		wants        []string // each is said of a node
 	}{
-		{"as they are", policy, nil, []string{"first-check waits", "NodeQuarantined: "}},
+		{"as they are", policy, nil, []string{"first-check waits", "NodeQuarantined: Ready is Unknown", "if the node is not Ready until then: add taint"}},
+		{"evict", strings.Replace(policy, "mode: auto", "mode: auto\n    drain: {mode: evict}", 1), nil, []string{"repair is under way"}},
+		{"a first check under load", strings.Replace(policy, "firstCheck: {}", "firstCheck: {conditions: [GPUXidError], template: check}", 1), nil,
+			[]string{"first-check waits: pod default/odd-crowded has not ended"}},
 		{"approval", strings.Replace(policy, "mode: auto", "mode: approve", 1), nil, []string{"it waits for `kubectl pitcrew repair"}},
 		{"observe", strings.Replace(policy, "mode: enforce", "mode: observe", 1), nil, []string{"blocked by observe"}},
 		{"no repairs", strings.Replace(policy, "mode: auto", "mode: off", 1), nil, []string{"none: the policy repairs no nodes"}},
@@ -169,11 +189,22 @@ func failedOnThree() string {
 func (p person) inEachState() (names []string) {
 	p.Helper()
 	p.namespace()
-	for state := range quarantinedStates {
-		names = append(names, p.inState(state))
+	kubelets, err := p.StartKubelets(p.Context(), "mortal")
+	if err != nil {
+		p.Fatal(err)
 	}
-	for _, state := range []string{"healthy", "faulty", "skipped", "new"} {
-		names = append(names, p.inState(state))
+	for state := range quarantinedStates {
+		names = append(names, p.inState(state, kubelets))
+	}
+	for _, state := range []string{"healthy", "faulty", "skipped", "new", "crowded", "dead", "suspect"} {
+		names = append(names, p.inState(state, kubelets))
+	}
+	kubelets.Kill()
+	for _, state := range deadStates {
+		p.dies("odd-" + state)
+	}
+	for state, owned := range map[string]bool{"occupied": false, "drained": true, "crowded": false} {
+		p.occupies("odd-"+state, owned)
 	}
 	p.Cleanup(func() {
 		if err := p.DeleteNodes(p.Cluster.Context(), names...); err != nil {
@@ -196,16 +227,19 @@ func (p person) inEachState() (names []string) {
 	return names
 }
 
-// inState adds a node and puts it into a state, with a pod that is in the way of a repair.
-func (p person) inState(state string) string {
+// inState adds a node and puts it into a state. One that is to die has one of the kubelets.
+func (p person) inState(state string, kubelets *cluster.Kubelets) string {
 	p.Helper()
 	name := "odd-" + state
 	_, err := p.AddNodes(p.Context(), name, 1, func(n *corev1.Node) {
 		n.Name, n.Labels["pool"], n.Labels[corev1.LabelHostname] = name, "gpu", name
+		if slices.Contains(deadStates, state) {
+			kubelets.Own(n)
+		}
 		switch state {
 		case "skipped":
 			n.Labels[conditions.LabelSkip] = "true"
-		case "new":
+		case "new", "crowded":
 			n.Spec.Taints = []corev1.Taint{{Key: conditions.TaintUnchecked, Effect: corev1.TaintEffectNoSchedule}}
 		}
 	})
@@ -237,8 +271,11 @@ func (p person) inState(state string) string {
 			p.Fatal(err)
 		}
 	}
+	if state == "suspect" {
+		p.suspects(name)
+	}
 	switch message := eccFault; state {
-	case "healthy", "new":
+	case "healthy", "new", "crowded", "dead", "suspect":
 		p.reports(name, "False", "no fault")
 	case "inspected":
 		p.reports(name, "True", inspect)
@@ -249,6 +286,63 @@ func (p person) inState(state string) string {
 		p.reports(name, "True", message)
 	}
 	return name
+}
+
+// suspects has the node carry that it has not been Ready for longer than the rule allows.
+func (p person) suspects(name string) {
+	p.Helper()
+	n := p.get(name)
+	before := n.DeepCopy()
+	record := &causes.Record{V: 1, NodeUID: n.UID, Boot: causes.Boot{ID: n.Status.NodeInfo.BootID, Seen: earlier()}, Quarantine: causes.Quarantine{
+		ID: "q1", Phase: causes.Suspect, Causes: []causes.Cause{{
+			Condition: corev1.NodeReady, Rule: "dead", Repair: conditions.Inspect, Message: "Kubelet stopped posting node status.",
+			FirstSeen: earlier(), BootID: n.Status.NodeInfo.BootID,
+		}},
+	}}
+	n.Annotations[conditions.AnnotationQuarantine] = record.String()
+	if err := p.Client.Patch(p.Context(), n, client.MergeFrom(before)); err != nil {
+		p.Fatal(err)
+	}
+}
+
+// dies has the node controller know that the kubelet of a node does not report any more.
+func (p person) dies(name string) {
+	p.Helper()
+	const why = "Kubelet stopped posting node status."
+	if err := p.Report(p.Context(), name, corev1.NodeReady, corev1.ConditionUnknown, why, earlier()); err != nil {
+		p.Fatal(err)
+	}
+}
+
+// occupies starts a pod that holds all GPUs of a node, of a ReplicaSet if it is owned: only such a pod may be evicted.
+func (p person) occupies(name string, owned bool) {
+	p.Helper()
+	meta := metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: name, Labels: map[string]string{"app": name}}
+	spec := corev1.PodSpec{NodeName: name, Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}}, Containers: []corev1.Container{{
+		Name: "main", Image: "none",
+		Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("8")}},
+	}}}
+	var object client.Object = &corev1.Pod{ObjectMeta: meta, Spec: spec}
+	if owned {
+		object = &appsv1.ReplicaSet{ObjectMeta: meta, Spec: appsv1.ReplicaSetSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: meta.Labels},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: meta.Labels}, Spec: spec},
+		}}
+	}
+	if err := p.Client.Create(p.Context(), object); err != nil {
+		p.Fatal(err)
+	}
+	p.gone(object)
+	p.until("the pod of "+name+" runs", func() error {
+		var pods corev1.PodList
+		if err := p.Client.List(p.Context(), &pods, client.InNamespace(meta.Namespace), client.MatchingLabels(meta.Labels)); err != nil {
+			return err
+		}
+		if len(pods.Items) != 1 || pods.Items[0].Status.Phase != corev1.PodRunning {
+			return fmt.Errorf("pods %v", pods.Items)
+		}
+		return nil
+	})
 }
 
 // maintains has somebody say that they work on the node.
@@ -296,12 +390,18 @@ func (p person) compare(policy string, names []string) string {
 				errs = append(errs, fmt.Errorf("node %s: the remediator says %q about a repair, and the plugin %q", name, got, repairs[name]))
 			}
 			quarantines := false
+			_, foretold, later := strings.Cut(next[name], "until then: ")
+			_, taint, _ := strings.Cut(foretold, "add taint ")
+			taint, _, _ = strings.Cut(taint, " ")
 			for _, got := range decided[name].quarantine {
-				if quarantines = true; !strings.Contains(next[name], got) {
+				// Whether the limits allow it then is not foretold.
+				asForetold := later && (strings.HasPrefix(got, "Ready is Unknown") && strings.Contains(got, "), but ") ||
+					strings.Contains(got, taint) && strings.Contains(got, "would taint") == strings.Contains(foretold, "would add"))
+				if quarantines = true; !strings.Contains(next[name], got) && !asForetold {
 					errs = append(errs, fmt.Errorf("node %s: the remediator says %q, and the plugin %q", name, got, next[name]))
 				}
 			}
-			if predicts := strings.Contains(next[name], "NodeQuarantined: ") || strings.HasPrefix(next[name], "blocked by "); predicts != quarantines {
+			if predicts := later || strings.Contains(next[name], "NodeQuarantined: ") || strings.HasPrefix(next[name], "blocked by "); predicts != quarantines {
 				errs = append(errs, fmt.Errorf("node %s: the remediator says %q, and the plugin %q", name, decided[name].quarantine, next[name]))
 			}
 		}
@@ -313,9 +413,12 @@ func (p person) compare(policy string, names []string) string {
 // asDecided is the Event of a remediator in a dry run about what was predicted; empty: it writes none.
 func asDecided(prediction string) string {
 	kind, begins := strings.CutSuffix(prediction, " begins")
+	under, goesOn := strings.CutSuffix(prediction, " is under way")
 	switch {
 	case begins:
 		return "dry run, would begin a " + kind
+	case goesOn:
+		return "dry run, would go on with a " + under
 	case strings.HasPrefix(prediction, "none"), strings.HasSuffix(prediction, " has ended"):
 		return ""
 	}
