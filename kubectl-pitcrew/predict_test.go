@@ -120,7 +120,7 @@ func TestWhatIsPredictedIsDecided(t *testing.T) {
 		around       client.Object
 		wants        []string // each is said of a node
 	}{
-		{"as they are", policy, nil, []string{"first-check waits", "NodeQuarantined: Ready is Unknown", "if the node is not Ready until then: add taint"}},
+		{"as they are", policy, nil, []string{"first-check waits", "NodeQuarantined: Ready is Unknown", "if the node is not Ready until then and the limits allow it: add taint"}},
 		{"evict", strings.Replace(policy, "mode: auto", "mode: auto\n    drain: {mode: evict}", 1), nil, []string{"repair is under way"}},
 		{"a first check under load", strings.Replace(policy, "firstCheck: {}", "firstCheck: {conditions: [GPUXidError], template: check}", 1), nil,
 			[]string{"first-check waits: pod default/odd-crowded has not ended"}},
@@ -390,7 +390,7 @@ func (p person) compare(policy string, names []string) string {
 				errs = append(errs, fmt.Errorf("node %s: the remediator says %q about a repair, and the plugin %q", name, got, repairs[name]))
 			}
 			quarantines := false
-			_, foretold, later := strings.Cut(next[name], "until then: ")
+			_, foretold, later := strings.Cut(next[name], " until then")
 			_, taint, _ := strings.Cut(foretold, "add taint ")
 			taint, _, _ = strings.Cut(taint, " ")
 			for _, got := range decided[name].quarantine {

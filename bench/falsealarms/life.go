@@ -224,7 +224,7 @@ func (l *life) decide() {
 			c.LastHeartbeatTime = metav1.NewTime(l.now)
 		}
 	}
-	l.node = *simulate.Run(l.policy, []corev1.Node{l.node}, "", nil, l.now)[0].After
+	l.node = *simulate.Run(l.policy, []corev1.Node{l.node}, "", simulate.Stored{}, l.now)[0].After
 	if l.node.Labels[conditions.LabelStatus] != conditions.StatusQuarantined {
 		return
 	}

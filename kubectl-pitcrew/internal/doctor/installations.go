@@ -79,10 +79,11 @@ func (d *doctor) leftTaints(ctx context.Context) ([]cli.Finding, error) {
 	if d.nodesErr != nil || d.Parsed == nil {
 		return nil, d.nodesErr
 	}
-	known, err := d.known(ctx)
+	stored, err := d.Read(ctx, d.api, conditions.KnownConfigMap)
 	if err != nil {
-		return nil, err
+		return nil, err //nolint:wrapcheck // it names the ConfigMap
 	}
+	known := handoff.KnownIn(d.Parsed, stored)
 	left := map[string][]string{}
 	for i := range d.nodes {
 		n := &d.nodes[i]
@@ -101,14 +102,4 @@ func (d *doctor) leftTaints(ctx context.Context) ([]cli.Finding, error) {
 			taint, cli.Some(left[taint])))
 	}
 	return found, nil
-}
-
-// known is what the present policy puts on nodes, and what earlier ones did as far as that is remembered.
-func (d *doctor) known(ctx context.Context) (handoff.Known, error) {
-	known := handoff.KnownOf(d.Parsed)
-	stored, err := d.Read(ctx, d.api, conditions.KnownConfigMap)
-	if err != nil || stored == nil {
-		return known, err //nolint:wrapcheck // it names the ConfigMap
-	}
-	return known.With(handoff.ParseKnown(stored.Data[handoff.KnownKey])), nil
 }

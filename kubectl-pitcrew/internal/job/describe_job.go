@@ -17,6 +17,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/cli"
+	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/outlook"
 	"github.com/pitcrew-dev/pitcrew/kubectl-pitcrew/internal/status"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/permit"
@@ -179,11 +180,11 @@ func (f *jobFacts) observe(
 	if err := api.List(ctx, &nodes); err != nil {
 		return fmt.Errorf("list nodes: %w", err)
 	}
-	breaker, err := c.Read(ctx, api, conditions.BreakerConfigMap)
+	stored, err := outlook.Stored(ctx, c, api)
 	if err != nil {
 		return err
 	}
-	f.observeNodes(ctx, resolver, inNamespace.Items, nodes.Items, breaker)
+	f.observeNodes(ctx, resolver, inNamespace.Items, nodes.Items, stored)
 	if f.record.Current != nil {
 		f.observeRestart(inNamespace.Items, nodes.Items)
 	}
@@ -284,7 +285,7 @@ func (f *jobFacts) podsByNode(
 
 // observeNodes finds out about each node with active pods of the job whether it is quarantined, and restarts jobs.
 func (f *jobFacts) observeNodes(
-	ctx context.Context, resolver kinds.OwnerResolver, inNamespace []corev1.Pod, all []corev1.Node, breaker *corev1.ConfigMap,
+	ctx context.Context, resolver kinds.OwnerResolver, inNamespace []corev1.Pod, all []corev1.Node, stored simulate.Stored,
 ) {
 	byName, quarantines := map[string]*corev1.Node{}, map[string]*causes.Record{}
 	for i := range all {
@@ -297,7 +298,7 @@ func (f *jobFacts) observeNodes(
 	onNode := f.podsByNode(ctx, resolver, inNamespace, byName, quarantines)
 	restarts := map[string]string{} // the rule that restarts the jobs of a node
 	if f.policy != nil {
-		for _, o := range simulate.Run(f.policy, all, "", breaker, f.now) {
+		for _, o := range simulate.Run(f.policy, all, "", stored, f.now) {
 			restarts[o.Before.Name] = o.RestartRule
 		}
 	}

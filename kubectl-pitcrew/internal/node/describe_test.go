@@ -36,7 +36,7 @@ func described(t *testing.T, n *corev1.Node, rules string, now time.Time) string
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := simulate.Run(p, []corev1.Node{*n}, "", nil, now)[0]
+	o := simulate.Run(p, []corev1.Node{*n}, "", simulate.Stored{}, now)[0]
 	record, err := causes.RecordOf(o.After)
 	if err != nil || record == nil {
 		t.Fatalf("record %v, %v", record, err)
@@ -127,7 +127,7 @@ func TestDescribeWaitsForAHeartbeat(t *testing.T) {
 	ready := metav1.NewTime(clitest.Now.Add(time.Minute))
 	n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastTransitionTime: ready, LastHeartbeatTime: ready})
 	now := clitest.Now.Add(2 * time.Minute)
-	o := simulate.Run(p, []corev1.Node{*n}, "", nil, now)[0]
+	o := simulate.Run(p, []corev1.Node{*n}, "", simulate.Stored{}, now)[0]
 	want := "waiting for a heartbeat of GPUXidError: the last one, at 2026-11-20T12:00:00Z, is from before the node came back at 2026-11-20T12:01:00Z"
 	if got := outlook.Text(o, p, now); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
@@ -137,7 +137,7 @@ func TestDescribeWaitsForAHeartbeat(t *testing.T) {
 		t.Errorf("after the heartbeat: %s", got)
 	}
 	n.Status.Conditions[0].Type = "WithoutRule"
-	o = simulate.Run(p, []corev1.Node{*n}, "", nil, now)[0]
+	o = simulate.Run(p, []corev1.Node{*n}, "", simulate.Stored{}, now)[0]
 	if got := outlook.Text(o, p, now); got != "nothing: no rule matches its conditions" {
 		t.Errorf("without a rule: %s", got)
 	}

@@ -38,7 +38,7 @@ func TestDescribeSaysWhatHappensNextToADeadNode(t *testing.T) {
 	without := *p
 	without.Rules = nil
 	text := func(p *policy.Policy, n *corev1.Node, now time.Time) (string, *corev1.Node) {
-		o := simulate.Run(p, []corev1.Node{*n}, "", nil, now)[0]
+		o := simulate.Run(p, []corev1.Node{*n}, "", simulate.Stored{}, now)[0]
 		return outlook.Text(o, p, now), o.After
 	}
 	n := clitest.Died(at)
@@ -50,7 +50,7 @@ func TestDescribeSaysWhatHappensNextToADeadNode(t *testing.T) {
 	}{
 		{"no rule", &without, at.Add(time.Minute), "nothing: Ready is Unknown since 2026-11-20T12:00:00Z (Kubelet stopped posting node status.), and no rule of the policy acts on that"},
 		{"switched off", p, at.Add(8 * 24 * time.Hour), "nothing: Ready is Unknown since 2026-11-20T12:00:00Z (Kubelet stopped posting node status.), longer than budget.parkedAfter, so the node is taken for switched off"},
-		{"before the time", p, at, "at 2026-11-20T12:02:00Z, if the node is not Ready until then: add taint pitcrew.dev/unhealthy=Ready:NoSchedule and restart its jobs"},
+		{"before the time", p, at, "at 2026-11-20T12:02:00Z, if the node is not Ready until then and the limits allow it: add taint pitcrew.dev/unhealthy=Ready:NoSchedule and restart its jobs"},
 		{"at the time", p, at.Add(2 * time.Minute), "NodeQuarantined: Ready is Unknown since 2026-11-20T12:00:00Z (rule dead: Kubelet stopped posting node status.); tainted pitcrew.dev/unhealthy=Ready:NoSchedule; restart the opted-in jobs with pods on it"},
 		{"after it", p, at.Add(time.Hour), "the quarantine stands; restart the opted-in jobs with pods on it"},
 	} {

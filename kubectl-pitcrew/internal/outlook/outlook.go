@@ -25,11 +25,19 @@ func WhatIf(ctx context.Context, c *cli.Target, api client.Client, p *policy.Pol
 	if err != nil {
 		return nil, err
 	}
-	breaker, err := c.Read(ctx, api, conditions.BreakerConfigMap)
+	stored, err := Stored(ctx, c, api)
 	if err != nil {
 		return nil, err
 	}
-	return simulate.Run(p, nodes, paused, breaker, c.Now().UTC()), nil
+	return simulate.Run(p, nodes, paused, stored, c.Now().UTC()), nil
+}
+
+// Stored reads what remediators have remembered that a decision depends on.
+func Stored(ctx context.Context, c *cli.Target, api client.Client) (stored simulate.Stored, err error) {
+	if stored.Breaker, err = c.Read(ctx, api, conditions.BreakerConfigMap); err == nil {
+		stored.Known, err = c.Read(ctx, api, conditions.KnownConfigMap)
+	}
+	return stored, err
 }
 
 // Text describes an outcome.
@@ -68,11 +76,12 @@ func Text(o simulate.Outcome, p *policy.Policy, now time.Time) string {
 	return whyNothing(o, record, p, now)
 }
 
-// quarantines returns when the causes of a suspect node quarantine it.
+// quarantines returns when the causes of a suspect node quarantine it. What the limits allow then depends on the nodes that have failed by
+// then, so it is left open.
 func quarantines(record *causes.Record, p *policy.Policy) (words []string) {
 	for _, cause := range record.Causes {
 		if rule, ok := p.Rule(cause.Rule); ok && !cause.Due {
-			stands, add, restart := string(cause.Condition)+" stands", "add", ""
+			stands, add, restart := string(cause.Condition)+" stands", " and the limits allow it: add", ""
 			if cause.Condition == corev1.NodeReady {
 				stands = "the node is not Ready"
 			}
@@ -80,9 +89,9 @@ func quarantines(record *causes.Record, p *policy.Policy) (words []string) {
 				restart = " and restart its jobs"
 			}
 			if rule.Observe {
-				add = "observe mode, would add"
+				add = ": observe mode, would add"
 			}
-			words = append(words, fmt.Sprintf("at %s, if %s until then: %s taint %s%s",
+			words = append(words, fmt.Sprintf("at %s, if %s until then%s taint %s%s",
 				cause.FirstSeen.Add(rule.For).Format(time.RFC3339), stands, add, rule.Taint.ToString(), restart))
 		}
 	}

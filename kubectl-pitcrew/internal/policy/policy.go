@@ -153,19 +153,19 @@ func testPolicy(ctx context.Context, c *cli.Target, out io.Writer, api client.Cl
 		return fmt.Errorf("list nodes: %w", err)
 	}
 	// The question is what would be done once a pause has ended.
-	breaker, err := c.Read(ctx, api, conditions.BreakerConfigMap)
+	stored, err := outlook.Stored(ctx, c, api)
 	if err != nil {
 		return err
 	}
 	now := c.Now().UTC()
-	would := simulate.Run(p, nodes.Items, "", breaker, now)
+	would := simulate.Run(p, nodes.Items, "", stored, now)
 	present, from, err := c.PolicyInForce(ctx, api, "")
 	if err != nil {
 		return err
 	}
 	does := map[string]string{}
 	if present != nil {
-		for _, o := range simulate.Run(present, nodes.Items, "", breaker, now) {
+		for _, o := range simulate.Run(present, nodes.Items, "", stored, now) {
 			does[o.Before.Name] = outlook.Text(o, present, now)
 		}
 	} else {

@@ -61,6 +61,15 @@ func ParseKnown(text string) Known {
 	return k
 }
 
+// KnownIn is what a policy can put on nodes, and what earlier ones did as far as ConfigMap [conditions.KnownConfigMap] has it; nil: there is
+// none.
+func KnownIn(p *policy.Policy, stored *corev1.ConfigMap) Known {
+	if stored == nil {
+		return KnownOf(p)
+	}
+	return KnownOf(p).With(ParseKnown(stored.Data[KnownKey]))
+}
+
 // With is what is known by either. Of the other, only as much is kept as fits [MaxKnown].
 func (k Known) With(other Known) Known {
 	all := Known{keys: maps.Clone(k.keys), any: k.any || other.any}

@@ -12,6 +12,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/peers"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/seen"
@@ -25,24 +26,29 @@ type Outcome struct {
 	quarantine.Decision
 }
 
+// Stored is what remediators have remembered; nil: there is no such ConfigMap.
+type Stored struct {
+	// Breaker is [conditions.BreakerConfigMap], and Known [conditions.KnownConfigMap].
+	Breaker, Known *corev1.ConfigMap
+}
+
 // Run decides about all nodes in the order of their names, each node after what was decided about the ones before it, and
-// writes nothing. paused is why everything is paused, empty when it is not; breaker is the ConfigMap
-// [conditions.BreakerConfigMap] or nil.
-func Run(p *policy.Policy, nodes []corev1.Node, paused string, breaker *corev1.ConfigMap, now time.Time) []Outcome {
+// writes nothing. paused is why everything is paused, empty when it is not.
+func Run(p *policy.Policy, nodes []corev1.Node, paused string, stored Stored, now time.Time) []Outcome {
 	var open *limits.BreakerState
-	if breaker != nil && p.Breaker != nil {
-		open = limits.ParseBreaker(breaker.Data[limits.BreakerKey], now)
+	if stored.Breaker != nil && p.Breaker != nil {
+		open = limits.ParseBreaker(stored.Breaker.Data[limits.BreakerKey], now)
 	}
 	outcomes := make([]Outcome, len(nodes))
 	for i := range nodes {
 		outcomes[i] = Outcome{Before: &nodes[i], After: &nodes[i]}
 	}
 	slices.SortFunc(outcomes, func(a, b Outcome) int { return cmp.Compare(a.Before.Name, b.Before.Name) })
-	memory := remembered(breaker, now)
+	memory, known := remembered(stored.Breaker, now), handoff.KnownIn(p, stored.Known)
 	fleet := fleetOf(p, nodes, memory)
 	for i := range outcomes {
 		o := &outcomes[i]
-		observation := quarantine.Observation{Node: o.Before, Paused: paused, Breaker: open}
+		observation := quarantine.Observation{Node: o.Before, Paused: paused, Breaker: open, Known: &known}
 		observation.Record, observation.RecordErr = causes.RecordOf(o.Before)
 		observation.Visits = visit.Of(o.Before, observation.Record, now)
 		observation.Seen = seen.AssumeDecided(o.Before, observation.Record)
@@ -65,7 +71,7 @@ func Run(p *policy.Policy, nodes []corev1.Node, paused string, breaker *corev1.C
 	return outcomes
 }
 
-// Peers sums up all nodes for [limits.Uses]. breaker is as for [Run].
+// Peers sums up all nodes for [limits.Uses]. breaker is [Stored.Breaker].
 func Peers(p *policy.Policy, nodes []corev1.Node, breaker *corev1.ConfigMap, now time.Time) limits.Peers {
 	return fleetOf(p, nodes, remembered(breaker, now)).Others("")
 }

@@ -2,6 +2,7 @@ package simulate
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 )
 
@@ -51,7 +53,7 @@ func TestOneDecisionSeesTheOnesBeforeIt(t *testing.T) {
 	p, nodes := cluster(t, "c", "a", "b", "skipped")
 	nodes[3].Labels = map[string]string{conditions.LabelSkip: "true"}
 	got := map[string]string{}
-	outcomes := Run(p, nodes, "", nil, now)
+	outcomes := Run(p, nodes, "", Stored{}, now)
 	for _, o := range outcomes {
 		got[o.Before.Name] = o.After.Labels[conditions.LabelStatus]
 		if o.Blocked != nil {
@@ -67,7 +69,7 @@ func TestOneDecisionSeesTheOnesBeforeIt(t *testing.T) {
 			t.Errorf("node %s was changed: %+v", n.Name, n)
 		}
 	}
-	for _, o := range Run(p, nodes, "network work", nil, now) {
+	for _, o := range Run(p, nodes, "network work", Stored{}, now) {
 		if o.After != o.Before {
 			t.Errorf("node %s would change while all is paused", o.Before.Name)
 		}
@@ -77,7 +79,7 @@ func TestOneDecisionSeesTheOnesBeforeIt(t *testing.T) {
 func TestAValidationIsAwaited(t *testing.T) {
 	p, nodes := cluster(t, "a")
 	p.Rules[0].Validate = true
-	n := *Run(p, nodes, "", nil, now)[0].After
+	n := *Run(p, nodes, "", Stored{}, now)[0].After
 	record, err := causes.RecordOf(&n)
 	if err != nil {
 		t.Fatal(err)
@@ -87,14 +89,14 @@ func TestAValidationIsAwaited(t *testing.T) {
 	n.Status.Conditions[0].Status, n.Status.Conditions[0].LastTransitionTime = corev1.ConditionFalse, metav1.NewTime(later)
 	for _, at := range []time.Time{later, later.Add(10 * time.Minute)} {
 		n.Status.Conditions[0].LastHeartbeatTime = metav1.NewTime(at)
-		n = *Run(p, []corev1.Node{n}, "", nil, at)[0].After
+		n = *Run(p, []corev1.Node{n}, "", Stored{}, at)[0].After
 	}
 	after := later.Add(10 * time.Minute)
-	if o := Run(p, []corev1.Node{n}, "", nil, after)[0]; o.Blocked == nil || o.Blocked.Reason != causes.BlockedByValidation || o.After != o.Before {
+	if o := Run(p, []corev1.Node{n}, "", Stored{}, after)[0]; o.Blocked == nil || o.Blocked.Reason != causes.BlockedByValidation || o.After != o.Before {
 		t.Errorf("not validated: %+v", o.Blocked)
 	}
 	n.Annotations[conditions.AnnotationRepair] = `{"v":1,"nodeUID":"a","checked":{"at":"2026-11-20T12:05:00Z","bootID":"boot-2","quarantine":"` + record.ID + `"}}`
-	if o := Run(p, []corev1.Node{n}, "", nil, after)[0]; o.Blocked != nil || o.After.Labels[conditions.LabelStatus] != conditions.StatusHealthy {
+	if o := Run(p, []corev1.Node{n}, "", Stored{}, after)[0]; o.Blocked != nil || o.After.Labels[conditions.LabelStatus] != conditions.StatusHealthy {
 		t.Errorf("validated: %+v, %v", o.Blocked, o.After.Labels)
 	}
 }
@@ -105,7 +107,7 @@ func TestAnOpenBreakerBlocks(t *testing.T) {
 	closed, open := &corev1.ConfigMap{}, &corev1.ConfigMap{Data: map[string]string{"state": `{"openedAt":"2026-11-20T11:59:00Z"}`}}
 	for want, breaker := range map[string]*corev1.ConfigMap{"": closed, causes.BlockedByBreaker: open} {
 		got := ""
-		if o := Run(p, nodes, "", breaker, now)[0]; o.Blocked != nil {
+		if o := Run(p, nodes, "", Stored{Breaker: breaker}, now)[0]; o.Blocked != nil {
 			got = o.Blocked.Reason
 		}
 		if got != want {
@@ -119,7 +121,7 @@ func TestTheBreakerOpensOnce(t *testing.T) {
 	p.Budget = policy.Budget{MaxNodes: 9, MaxPercent: 100}
 	p.Breaker = &policy.Breaker{MaxNodes: 1, Window: time.Hour, CoolDown: time.Hour, Pace: time.Minute}
 	var says []string
-	for _, o := range Run(p, nodes, "", nil, now) {
+	for _, o := range Run(p, nodes, "", Stored{}, now) {
 		said := o.After.Labels[conditions.LabelStatus]
 		if o.Blocked != nil {
 			_, why, _ := strings.Cut(o.Blocked.Message, ", but ")
@@ -152,7 +154,7 @@ func TestATimeThatCannotBeEncodedPanicsNothing(t *testing.T) {
 		breaker := &corev1.ConfigMap{Data: map[string]string{"state": `{"openedAt":` + text + `}`}}
 		p.Breaker = &policy.Breaker{MaxNodes: 10, Window: time.Hour, CoolDown: 1}
 		got := map[string]string{}
-		for _, o := range Run(p, nodes, "", breaker, now.Add(time.Second)) {
+		for _, o := range Run(p, nodes, "", Stored{Breaker: breaker}, now.Add(time.Second)) {
 			got[o.Before.Name] = o.After.Labels[conditions.LabelStatus]
 			if _, err := causes.RecordOf(o.After); err != nil {
 				t.Errorf("%s: %v", year, err)
@@ -185,7 +187,7 @@ func TestNodesThatAreGoneTakePlaces(t *testing.T) {
 	} {
 		breaker := &corev1.ConfigMap{Data: map[string]string{limits.StartsKey: test.starts}}
 		blocked := ""
-		if b := Run(p, nodes, "", breaker, now)[0].Blocked; b != nil {
+		if b := Run(p, nodes, "", Stored{Breaker: breaker}, now)[0].Blocked; b != nil {
 			blocked = b.Message
 		}
 		if !strings.Contains(blocked, test.blocked) || test.blocked == "" && blocked != "" {
@@ -226,13 +228,36 @@ spec:
 			n.Status.Conditions[0].Status, n.Status.Conditions[1].Status = corev1.ConditionFalse, corev1.ConditionFalse
 		}
 	}
-	for _, o := range Run(p, nodes, "", nil, now) {
+	for _, o := range Run(p, nodes, "", Stored{}, now) {
 		want := map[string]string{"a": "quarantined", "b": "suspect", "c": ""}[o.Before.Name[:1]]
 		if got := o.After.Labels[conditions.LabelStatus]; got != want {
 			t.Errorf("node %s would be %q, want %q", o.Before.Name, got, want)
 		}
 		if want == "suspect" && (o.Blocked == nil || !strings.HasSuffix(o.Blocked.Message, "the incident of rack=a is not over, and it is one at a time")) {
 			t.Errorf("node %s: %+v", o.Before.Name, o.Blocked)
+		}
+	}
+}
+
+// What an earlier policy has put on a node is taken away with the quarantine, as far as remediators remember it.
+func TestTheTaintOfAnEarlierPolicyIsKnown(t *testing.T) {
+	p, nodes := cluster(t, "a")
+	earlier := *p
+	earlier.Rules = slices.Clone(p.Rules)
+	earlier.Rules[0].Taint.Key = "example.com/broken"
+	known := &corev1.ConfigMap{Data: map[string]string{handoff.KnownKey: handoff.KnownOf(&earlier).String()}}
+	n := *Run(&earlier, nodes, "", Stored{}, now)[0].After
+	n.Status.NodeInfo.BootID = "boot-2"
+	at := now.Add(time.Minute)
+	n.Status.Conditions[0].Status, n.Status.Conditions[0].LastTransitionTime = corev1.ConditionFalse, metav1.NewTime(at)
+	n.Status.Conditions[0].LastHeartbeatTime = metav1.NewTime(at)
+	n = *Run(&earlier, []corev1.Node{n}, "", Stored{}, at)[0].After
+	at = at.Add(10 * time.Minute)
+	n.Status.Conditions[0].LastHeartbeatTime = metav1.NewTime(at)
+	for want, stored := range map[int]Stored{0: {Known: known}, 1: {}} {
+		o := Run(p, []corev1.Node{n}, "", stored, at)[0]
+		if o.After.Labels[conditions.LabelStatus] != conditions.StatusHealthy || len(o.After.Spec.Taints) != want {
+			t.Errorf("%+v: %v, taints %v, want %d", stored, o.After.Labels, o.After.Spec.Taints, want)
 		}
 	}
 }
