@@ -105,9 +105,7 @@ func ReleaseManually(n *corev1.Node, by Manual, known *handoff.Known, now time.T
 		d.known = *known
 	}
 	if d.record == nil && node.HasTaint(d.changes.Taints, conditions.TaintUnhealthy) {
-		// The record was removed but the taint was not. The remediator does the same, unless it is paused or does not run.
-		d.changes.Taints = slices.DeleteFunc(d.changes.Taints, func(t corev1.Taint) bool { return t.Key == conditions.TaintUnhealthy })
-		d.changes.RemoveStrayCordon(d.known)
+		d.removeUnexplained() // as the next decision does, but also during a pause
 		return decidedNode(d), nil
 	}
 	if d.record == nil || d.record.Phase != causes.Quarantined {
