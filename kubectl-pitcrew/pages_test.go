@@ -57,3 +57,22 @@ func TestEveryCommandOnThePagesExists(t *testing.T) {
 		t.Errorf("found %d commands on the pages", checked)
 	}
 }
+
+// Whoever changes something learns from its help who does it: a remediator that has to run, or the command itself.
+func TestEveryChangeSaysWhetherItNeedsARemediator(t *testing.T) {
+	changes := 0
+	for _, cmd := range newCommand().Commands() {
+		if cmd.Flags().Lookup("yes") == nil {
+			continue
+		}
+		changes++
+		help := strings.Join(strings.Fields(cmd.Long+" "+cmd.LocalFlags().FlagUsages()), " ")
+		carried := strings.Contains(help, "the remediator, which carries this out") || strings.Contains(help, "The remediator carries this out")
+		if alone := strings.Contains(help, "while no remediator runs"); carried == alone {
+			t.Errorf("%s: the help says of neither or of both that it does this:\n%s", cmd.Name(), help)
+		}
+	}
+	if changes < 11 {
+		t.Errorf("found %d commands that change something", changes)
+	}
+}

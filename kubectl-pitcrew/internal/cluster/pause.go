@@ -22,7 +22,9 @@ func PauseCommand(c *cli.Target) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pause",
 		Short: "Pause the remediator: no quarantines, releases or restarts until `kubectl pitcrew resume`",
-		Args:  cobra.NoArgs,
+		Long: "Pause the remediator: no quarantines, releases or restarts until `kubectl pitcrew resume`. This creates a ConfigMap, so it\n" +
+			"works while no remediator runs, too: one that starts later is paused.",
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			api, err := c.Client()
 			if err != nil {
@@ -71,7 +73,8 @@ func ResetCommand(c *cli.Target) *cobra.Command {
 func deleting(c *cli.Target, use, short, verb, event, name string, needed func(map[string]string) bool) *cobra.Command {
 	var confirm cli.Confirmation
 	var reason string
-	cmd := &cobra.Command{Use: use, Short: short, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+	long := short + ".\n\nThis deletes a ConfigMap, so it works while no remediator runs, too."
+	cmd := &cobra.Command{Use: use, Short: short, Long: long, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
 		api, err := c.Client()
 		if err != nil {
 			return err

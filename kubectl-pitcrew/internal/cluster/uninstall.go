@@ -50,6 +50,8 @@ This includes the jobKinds of the policy.
 What Helm has installed goes too, and with the namespace Helm's record of it. If another Node Problem Detector runs our monitors,
 remove them from it first, or it writes the conditions again.
 
+This works while no remediator runs, too, but a restart that one has begun waits for it.
+
 With --for-helm, what Helm removes itself stays, but for the programs that would write again. The chart runs this before helm uninstall.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

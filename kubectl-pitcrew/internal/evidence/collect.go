@@ -38,7 +38,7 @@ func Command(c *cli.Target) *cobra.Command {
 one from PodTemplate ` + bundle.PrintTemplate + ` for each 6 MiB of the bundle. With --bundle it fetches a bundle that is there, as
 describe names it. A bundle on a PersistentVolumeClaim is not fetched: the command says where it is.
 
-It needs what the remediator has: the verb create on repairjobs.` + conditions.Domain + `.`,
+It needs what the remediator has, the verb create on repairjobs.` + conditions.Domain + `, and works while no remediator runs, too.`,
 		Example: `  kubectl pitcrew collect gpu-17
   kubectl pitcrew collect gpu-17 --bundle gpu-17-20261128T033000Z.tar.gz -o for-the-vendor.tar.gz`,
 		Args:              cobra.ExactArgs(1),

@@ -22,7 +22,7 @@ func AbortCommand(c *cli.Target) *cobra.Command {
 		Short: "Abort the restart of a job, and do not restart the job again for this fault",
 		Long: `Abort the restart of a job: start the job again as it was, and do not restart it again for the nodes that are quarantined now. A
 restart that waits for pods which do not end is given up: the job starts beside them, unless it is of a kind that this could fail
-for good.
+for good. The remediator carries this out.
 
 A job that is not being restarted is left alone. To keep it from being restarted at all, opt it out by the label
 pitcrew.dev/restart-on-node-fault=false on the job. To abort its next restart, whenever it begins, set the annotation

@@ -36,7 +36,8 @@ func ClearCommand(c *cli.Target) *cobra.Command {
 		Short: "Make the plugin on a node forget the faults that it keeps, after their repair",
 		Long: `Make the plugin on a node forget the faults that it keeps, after their repair: runs the condition's plugin with -clear [SUBJECT]
 in the node-problem-detector's pod on the node, with the arguments that its monitor gives it. A fault that is still there is
-reported again at the next check. The quarantine ends after the policy's clearAfter, or at once with release --clear.
+reported again at the next check. The quarantine ends after the policy's clearAfter, or at once with release --clear. A clear works
+while no remediator runs, too.
 
 The pod must be in the namespace of Pitcrew or, for a node-problem-detector of yours, in that of --npd-namespace. In other namespaces any
 container can have its name.
