@@ -300,7 +300,7 @@ func TestHelpShowsTheFlagsOfTheCommand(t *testing.T) {
 			t.Errorf("%q:\n%s", args, out)
 		}
 	}
-	if out := help("status", "-h"); !regexp.MustCompile(`-w, --watch `).MatchString(out) {
+	if out := help("status", "-h"); !regexp.MustCompile(`-w, --watch[ [=]`).MatchString(out) {
 		t.Errorf("no flag of the command:\n%s", out)
 	}
 	if out := help("options"); !strings.Contains(out, "--kubeconfig ") || !strings.Contains(out, "--insecure-skip-tls-verify") {
