@@ -61,8 +61,8 @@ func ParseKnown(text string) Known {
 	return k
 }
 
-// KnownIn is what a policy can put on nodes, and what earlier ones did as far as ConfigMap [conditions.KnownConfigMap] has it; nil: there is
-// none.
+// KnownIn is what a policy can put on nodes, and what earlier ones could as far as ConfigMap [conditions.KnownConfigMap] has it. A nil
+// ConfigMap has nothing.
 func KnownIn(p *policy.Policy, stored *corev1.ConfigMap) Known {
 	if stored == nil {
 		return KnownOf(p)
