@@ -126,8 +126,9 @@ type view struct {
 	// Wide is how many pixels the page is wider than the window.
 	Wide       float64
 	Background string
-	Menu       bool
-	Results    []string
+	// Menu reports that the menu is beside the page, Opens that one click on its label shows and hides it.
+	Menu, Opens bool
+	Results     []string
 }
 
 const look = `(async () => {
@@ -137,10 +138,13 @@ const look = `(async () => {
 	input.dispatchEvent(new Event("input"));
 	for (let i = 0; i < 200 && document.getElementById("results").hidden; i++) await new Promise((r) => setTimeout(r, 25));
 	const results = [...document.querySelectorAll("#results a")].map((a) => a.href.split("/").pop());
+	const nav = document.querySelector("nav"), label = document.querySelector("label[for=menu]"), heights = [nav.offsetHeight];
+	for (let i = 0; i < 2; i++) { label.click(); heights.push(nav.offsetHeight); }
 	if (!KEEP) { input.value = ""; input.dispatchEvent(new Event("input")); }
 	return {
 		Wide: document.documentElement.scrollWidth - innerWidth, Background: getComputedStyle(document.body).backgroundColor,
-		Menu: document.querySelector("nav").getBoundingClientRect().right < document.querySelector("main").getBoundingClientRect().left, Results: results,
+		Menu: nav.offsetHeight > 0 && nav.getBoundingClientRect().right < document.querySelector("main").getBoundingClientRect().left,
+		Opens: heights[0] == 0 && heights[1] > 0 && heights[2] == 0, Results: results,
 	};
 })()`
 
@@ -167,8 +171,8 @@ func TestTheBrowserShowsTheSite(t *testing.T) {
 		if v.Wide > 0 {
 			t.Errorf("%s is %v pixels too wide for a window of %d", c.page, v.Wide, c.width)
 		}
-		if v.Menu != (c.width > 768) {
-			t.Errorf("%s in a window of %d: the menu is beside the page: %t", c.page, c.width, v.Menu)
+		if v.Menu != (c.width > 768) || v.Opens == v.Menu {
+			t.Errorf("%s in a window of %d: the menu is beside the page: %t, a click opens it: %t", c.page, c.width, v.Menu, v.Opens)
 		}
 		if light := v.Background == "rgb(255, 255, 255)"; light != (c.scheme == "light") {
 			t.Errorf("%s on a %s screen: background %s", c.page, c.scheme, v.Background)

@@ -21,7 +21,7 @@ const (
 
 const intro = `# The policy
 
-Written by ` + "`" + howToRun + "`" + ` from the Go types of remediator/policy and their comments.
+<!-- Written by ` + "`" + howToRun + "`" + ` from the Go types of remediator/policy and their comments. -->
 
 The policy says what the remediator does about a NodeCondition: taint the node, restart the jobs on it, or only report the
 fault. It is one YAML file. The chart makes it the ConfigMap ` + "`pitcrew-policy`" + ` from its values under ` + "`policy`" + `, which

@@ -7,7 +7,7 @@
     {{- $lines := split $part "\n" }}
     {{- $heading := "" }}{{ $link := strings.TrimPrefix "/" $page.RelPermalink }}
     {{- if $i }}{{ $heading = replace (index $lines 0) "`" "" }}{{ $link = printf "%s#%s" $link (anchorize $heading) }}{{ end }}
-    {{- $text := replaceRE `\]\([^)]*\)` "" (replaceRE "[\\x60|*\\[]+|-{3,}" "" (delimit (after (cond (gt $i 0) 1 2) $lines) " ")) }}
+    {{- $text := replaceRE `\]\([^)]*\)` "" (replaceRE "<!--.*?-->|[\\x60|*\\[]+|-{3,}" "" (delimit (after (cond (gt $i 0) 1 2) $lines) " ")) }}
     {{- $entries = $entries | append (dict "p" $title "h" $heading "u" $link "t" (replaceRE `\s+` " " $text)) }}
   {{- end }}
 {{- end -}}
