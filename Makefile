@@ -147,7 +147,7 @@ NEWER := Device
 older: $(OLDER:%=older-%)
 
 $(OLDER:%=older-%): older-%:
-	@go run ./e2e/components/build gotestsum kube-$* kwok jobset-controller helm ./e2e/components/remaining
+	@KUBERNETES=$* go run ./e2e/components/build gotestsum kube-$* kwok jobset-controller helm ./e2e/components/remaining
 	@export KUBERNETES=$*; $(call GOTEST,./remediator ./remediator/visits ./manifests/chart,$(TEST_FLAGS) -skip '$(NEWER)')
 
 .PHONY: week silences upgrade nightly
