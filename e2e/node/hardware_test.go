@@ -86,6 +86,7 @@ func (m *host) nvidiaSMI(t *testing.T) {
 	script := `#!/bin/sh
 { echo "$*" >>/nvidia-smi.calls; } 2>&- # a check cannot write here
 case "$*" in
+-q) echo "        Name                              : python3 train.py PLANTED" ;;
 *persistence_mode*) echo Disabled ;;
 *pci.bus_id*) echo 00000000:10:00.0 ;;
 *--gpu-reset*) [ ! -p /nvidia-smi.gate ] || read -r go </nvidia-smi.gate; echo "GPU 00000000:10:00.0 was successfully reset." ;;

@@ -274,16 +274,18 @@ func (m *host) healthy(t *testing.T) {
 	m.tainted(t, false)
 }
 
-// pitcrew runs `kubectl pitcrew` as admin.
-func (m *host) pitcrew(t *testing.T, args ...string) {
+// pitcrew runs `kubectl pitcrew` as admin, and returns what it prints.
+func (m *host) pitcrew(t *testing.T, args ...string) string {
 	t.Helper()
 	if err := components.BuildOurs(t.Context(), m.Root, "./kubectl-pitcrew"); err != nil {
 		t.Fatal(err)
 	}
 	plugin := exec.CommandContext(t.Context(), filepath.Join(m.Root, "bin", "kubectl-pitcrew"), append([]string{"--kubeconfig", m.Kubeconfig}, args...)...)
-	if out, err := plugin.CombinedOutput(); err != nil {
+	out, err := plugin.CombinedOutput()
+	if err != nil {
 		t.Fatalf("kubectl pitcrew %q: %v\n%s", args, err, out)
 	}
+	return string(out)
 }
 
 func TestAnXidTaintsTheNodeUntilItIsCleared(t *testing.T) {

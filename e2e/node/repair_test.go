@@ -25,6 +25,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
 	"github.com/pitcrew-dev/pitcrew/e2e/machine"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	nodefacts "github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair"
@@ -38,8 +39,10 @@ const repairValues = `
 image: {tag: ` + tag + `, pullPolicy: Never}
 npd: {heartbeatPeriod: 1s}
 remediator: {replicas: 1, nodeSelector: {e2e.pitcrew.dev/none: "true"}}
+policy: {output: {maintenance: true}}
 repair:
   enabled: true
+  collect: {enabled: true}
   templates:
     no-image: {spec: {containers: [{name: reset, image: "ghcr.io/pitcrew-dev/no-such:1", imagePullPolicy: Never, args: [-gpu=$(GPUS)]}]}}
 pools:
@@ -589,15 +592,26 @@ func TestAPersonTakesANodeOverFromItsRepair(t *testing.T) {
 	}
 }
 
-// Each life of the remediator does one write, and ends before it learns of it.
+// Each life of the remediator does one write, and ends before it learns of it. The condition of the repair comes and goes with its taint,
+// although the kubelet, which starts in the middle, writes its own.
 func TestARepairHappensOnceAlthoughTheRemediatorDiesAfterEveryWrite(t *testing.T) {
-	r := startRepairCase(t, repairs("[]"), false)
+	r := startRepairCase(t, strings.Replace(repairs("[]"), "  mode: enforce\n", "  mode: enforce\n  output: {maintenance: true}\n", 1), false)
+	shown := r.m.maintained(t)
 	stop := clustertest.Lives(t, r.m.Cluster, r.flags()...)
 	r.m.kernel(t, xid79)
 	r.rebooted(t)
 	r.released()
+	clustertest.Until(t, patience, "the end of the condition", func() error {
+		if c, found := nodefacts.ConditionOf(r.node(), corev1.NodeMaintenanceInProgress); found {
+			return fmt.Errorf("%+v", c)
+		}
+		return nil
+	})
 	writes := stop()
 	r.actions(1, 0)
+	if came, wrong := shown(); came == 0 || len(wrong) > 0 {
+		t.Errorf("the condition came %d times, without the taint %q", came, wrong)
+	}
 	if jobs := created(writes); jobs != 2 {
 		t.Errorf("%d Jobs were created, want a reboot and a check: %q", jobs, writes)
 	}
@@ -605,6 +619,42 @@ func TestARepairHappensOnceAlthoughTheRemediatorDiesAfterEveryWrite(t *testing.T
 		t.Errorf("record %s", record)
 	}
 	t.Logf("%d writes, each the last one of a process", len(writes))
+}
+
+// maintained follows condition MaintenanceInProgress of the node, and returns how often it came, and the versions in which it came without
+// the taint of a repair.
+func (m *host) maintained(t *testing.T) func() (came int, wrong []string) {
+	t.Helper()
+	watcher, err := m.Client.Watch(t.Context(), &corev1.NodeList{}, client.MatchingFields{"metadata.name": machine.NodeName})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var came int
+	var wrong []string
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		had := false
+		for event := range watcher.ResultChan() {
+			node, ok := event.Object.(*corev1.Node)
+			if !ok {
+				continue
+			}
+			c, has := nodefacts.ConditionOf(node, corev1.NodeMaintenanceInProgress)
+			if has && !had {
+				came++
+				if !nodefacts.HasTaintValue(node.Spec.Taints, conditions.TaintMaintenance, conditions.MaintenanceRepair) {
+					wrong = append(wrong, fmt.Sprintf("%s: %v", c.Status, node.Spec.Taints))
+				}
+			}
+			had = has
+		}
+	}()
+	return func() (int, []string) {
+		watcher.Stop()
+		<-done
+		return came, wrong
+	}
 }
 
 // created counts the Jobs among writes.
