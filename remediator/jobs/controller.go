@@ -31,8 +31,7 @@
 // as the suspend field. What cannot be in that patch is done after it, and done again after a crash. A concurrent writer
 // causes a re-read, and a person who changes the suspend field wins.
 //
-// A kind whose CRD is missing costs nothing: it is watched from the first restart of such a job, or from the next start
-// of the remediator after the CRD was installed.
+// A kind whose CRD is missing is looked for every minute.
 //
 // RBAC that this package needs: nodes get, list; pods get, list, watch, delete; namespaces get; events.k8s.io/events
 // create, patch; the ConfigMap of the pause get; and what each kind needs, see [kinds.Kind].
@@ -135,20 +134,22 @@ func (c *Controller) watchPodFailuresLater(ctx context.Context, mgr ctrl.Manager
 
 // newController ties the parts of a controller together.
 func newController(api client.Client, apiReader client.Reader, o Options) *Controller {
-	s := &settings{file: o.Policy}
+	s := &settings{file: o.Policy, clock: o.Clock}
 	reporter := report.New(o.Recorder, o.Clock)
 	pods := podreader.Reader{API: apiReader, Kinds: s.kinds}
 	known := newMemory(s)
 	store := &store{client: api, reporter: reporter, memory: known}
 	watch := &watcher{settings: s}
-	change := transitions{store: store, memory: known, pods: pods, reporter: reporter, watcher: watch, settings: s, clock: o.Clock}
+	gate := permit.Gate{Cached: api, Live: apiReader, Namespace: cmp.Or(o.Namespace, "pitcrew"), Policy: o.Policy}
+	change := transitions{
+		store: store, memory: known, pods: pods, reporter: reporter, watcher: watch, settings: s, clock: o.Clock, gate: gate,
+	}
 	confirmed := causes.New(api)
 	reporter.Causes = confirmed
 	timeouts := restart.PhaseTimeouts{
 		Stop:  cmp.Or(o.StopTimeout, restart.DefaultStopTimeout),
 		Start: cmp.Or(o.StartTimeout, restart.DefaultStartTimeout),
 	}
-	gate := permit.Gate{Cached: api, Namespace: cmp.Or(o.Namespace, "pitcrew"), Policy: o.Policy}
 	admit := &admission{client: api, apiReader: apiReader, transitions: change, causes: confirmed, timeouts: timeouts}
 	return &Controller{
 		dryRun:    o.DryRun,
@@ -157,14 +158,17 @@ func newController(api client.Client, apiReader client.Reader, o Options) *Contr
 		admission: admit,
 		reporter:  reporter,
 		reconciler: &reconciler{
-			client: api, apiReader: apiReader, gate: gate, transitions: change, timeouts: timeouts, causes: confirmed,
+			client: api, apiReader: apiReader, transitions: change, timeouts: timeouts, causes: confirmed,
 		},
-		podFailures: newPodFailures(api, apiReader, gate.Namespace, admit),
+		podFailures: newPodFailures(api, apiReader, admit),
 	}
 }
 
 // settings are what the policy file asks for at the moment.
-type settings struct{ file *policy.File }
+type settings struct {
+	file  *policy.File
+	clock clock.PassiveClock
+}
 
 // known reports whether there is a policy. Until then restarts under way go on without its limits, and no new one begins: no node is
 // quarantined, and no failing rank is watched for.

@@ -18,9 +18,11 @@ import (
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster/clustertest"
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/jobstest"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/podreader"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
@@ -288,21 +290,25 @@ func TestAPodIsDeletedByForceOnlyAsItWasJudgedAndAsItsNodeIsNow(t *testing.T) {
 		pod    *corev1.Pod
 		change bool // the pod, after it was judged
 		forced bool
+		// paused by a person, which the cache does not show yet.
+		paused bool
 	}{
-		"a proof": {silentNode("bad", shutdown), deletingOn("train", 0, "bad"), false, true},
-		"a proof, the kubelet wrote the pod since": {silentNode("bad", shutdown), deletingOn("train", 0, "bad"), true, false},
-		"a proof that the live Node does not have": {back, deletingOn("train", 0, "bad"), false, false},
-		"a proof, the pod of another job":          {silentNode("bad", shutdown), deletingOn("other", 0, "bad"), false, false},
-		"a proof, a pod whose owner is gone":       {silentNode("bad", shutdown), orphan, false, true},
-		"a proof, the pod of a DaemonSet":          {silentNode("bad", shutdown), daemon, false, false},
-		"a deleted node, the pod of another job":   {nil, deletingOn("other", 0, "bad"), false, false},
-		"a deleted node":                           {nil, deletingOn("train", 0, "bad"), false, true},
-		"a risk":                                   {silentNode("bad"), deletingOn("train", 0, "bad"), false, true},
-		"a risk, the kubelet wrote the pod since":  {silentNode("bad"), deletingOn("train", 0, "bad"), true, false},
-		"a risk, the pod of another job":           {silentNode("bad"), deletingOn("other", 0, "bad"), false, false},
-		"a risk, a pod whose owner is gone":        {silentNode("bad"), orphan, false, true},
-		"a risk, the pod of a DaemonSet":           {silentNode("bad"), daemon, false, false},
-		"a risk, a pod without an owner":           {silentNode("bad"), bare, false, false},
+		"a proof": {silentNode("bad", shutdown), deletingOn("train", 0, "bad"), false, true, false},
+		"a proof, the kubelet wrote the pod since": {silentNode("bad", shutdown), deletingOn("train", 0, "bad"), true, false, false},
+		"a proof that the live Node does not have": {back, deletingOn("train", 0, "bad"), false, false, false},
+		"a proof, the pod of another job":          {silentNode("bad", shutdown), deletingOn("other", 0, "bad"), false, false, false},
+		"a proof, a pod whose owner is gone":       {silentNode("bad", shutdown), orphan, false, true, false},
+		"a proof, the pod of a DaemonSet":          {silentNode("bad", shutdown), daemon, false, false, false},
+		"a deleted node, the pod of another job":   {nil, deletingOn("other", 0, "bad"), false, false, false},
+		"a deleted node":                           {nil, deletingOn("train", 0, "bad"), false, true, false},
+		"a risk":                                   {silentNode("bad"), deletingOn("train", 0, "bad"), false, true, false},
+		"a risk, the kubelet wrote the pod since":  {silentNode("bad"), deletingOn("train", 0, "bad"), true, false, false},
+		"a risk, the pod of another job":           {silentNode("bad"), deletingOn("other", 0, "bad"), false, false, false},
+		"a risk, a pod whose owner is gone":        {silentNode("bad"), orphan, false, true, false},
+		"a risk, the pod of a DaemonSet":           {silentNode("bad"), daemon, false, false, false},
+		"a risk, a pod without an owner":           {silentNode("bad"), bare, false, false, false},
+		"a risk, a pause":                          {silentNode("bad"), deletingOn("train", 0, "bad"), false, false, true},
+		"a proof, a pause":                         {silentNode("bad", shutdown), deletingOn("train", 0, "bad"), false, true, true},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -315,6 +321,10 @@ func TestAPodIsDeletedByForceOnlyAsItWasJudgedAndAsItsNodeIsNow(t *testing.T) {
 			}
 			c, _ := offline(t, &policy.Policy{Restart: limits, Rules: jobstest.Rules}, objects...)
 			c.reporter.Recorder = events.NewFakeRecorder(10)
+			if test.paused {
+				c.reconciler.gate.Live = fake.NewClientBuilder().WithObjects(&corev1.ConfigMap{
+					ObjectMeta: metav1.ObjectMeta{Namespace: "pitcrew", Name: conditions.PauseConfigMap}}).Build()
+			}
 			var pod corev1.Pod
 			key := client.ObjectKeyFromObject(test.pod)
 			if err := c.apiReader.Get(t.Context(), key, &pod); err != nil {

@@ -266,6 +266,9 @@ func (a *admission) evaluate(ctx context.Context, t restart.Trigger, w kinds.Wor
 		}
 		return 0, a.store.write(ctx, job, rec)
 	case restart.StartRestart:
+		if err := a.gate.Begins(ctx, t, onNode, a.clock.Now()); err != nil {
+			return 0, err
+		}
 		if rec.Current == nil {
 			return a.startRestart(ctx, t, w.Kind, job, rec, onNode)
 		}

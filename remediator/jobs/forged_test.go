@@ -95,7 +95,9 @@ func offline(t *testing.T, p *policy.Policy, objects ...client.Object) (*Control
 	now := clocktesting.NewFakePassiveClock(noon)
 	c := newController(live, live, Options{Clock: now, Policy: policy.Fixed(p)})
 	w := c.reconciler.watcher
-	w.Watcher, w.triedAll = watches(t, live, batchJob.GVK), true
+	w.Watcher = watches(t, live, batchJob.GVK)
+	w.Clock = now
+	w.tried.Store(true)
 	w.Cache = slimCache{t: t, live: live}
 	return c, now
 }

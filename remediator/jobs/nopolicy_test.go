@@ -31,7 +31,7 @@ func TestAPolicyThatBecomesValidLaterIsTakenOver(t *testing.T) {
 	r, _ := run(t, tm.config(), interceptor.Funcs{}, func(o *Options) { o.Policy = file })
 	g := tm.createJob("train", optedIn, tm.jobSpec(2, tm.watched))
 	ranks := g.runs()
-	if r.reconciler.watcher.watchAll(t.Context()) {
+	if r.reconciler.watcher.watchAll(t.Context()); r.reconciler.watcher.tried.Load() {
 		t.Error("all kinds are known without a policy")
 	}
 	write(fmt.Sprintf(`
@@ -44,7 +44,7 @@ spec:
 	if _, err := file.Reload(); err != nil {
 		t.Fatal(err)
 	}
-	if !r.reconciler.watcher.watchAll(t.Context()) {
+	if r.reconciler.watcher.watchAll(t.Context()); !r.reconciler.watcher.tried.Load() || r.reconciler.watcher.Unread() != nil {
 		t.Error("some kinds are still not known")
 	}
 	tm.crash(ranks[0])

@@ -91,7 +91,7 @@ func (r *reconciler) unconfirmed(ctx context.Context, job restart.Job, cur resta
 		if err != nil {
 			return nil, err
 		}
-		limits, err := r.gate.Limits(ctx, node)
+		limits, err := r.gate.Limits(ctx, node, false)
 		if err != nil {
 			return nil, err
 		}
@@ -125,7 +125,7 @@ func (r *reconciler) forceDelete(ctx context.Context, job restart.Job, cur resta
 	if err != nil {
 		return err
 	}
-	limits, err := r.gate.Limits(ctx, node)
+	limits, err := r.gate.Limits(ctx, node, true)
 	if err != nil {
 		return err
 	}

@@ -71,7 +71,6 @@ const retryFailure = 2 * time.Second
 type podFailures struct {
 	client    client.Client
 	apiReader client.Reader
-	namespace string
 	admission *admission
 
 	mu sync.Mutex
@@ -79,8 +78,8 @@ type podFailures struct {
 	waiting map[string]incident
 }
 
-func newPodFailures(api client.Client, apiReader client.Reader, namespace string, admit *admission) *podFailures {
-	return &podFailures{client: api, apiReader: apiReader, namespace: namespace, admission: admit, waiting: map[string]incident{}}
+func newPodFailures(api client.Client, apiReader client.Reader, admit *admission) *podFailures {
+	return &podFailures{client: api, apiReader: apiReader, admission: admit, waiting: map[string]incident{}}
 }
 
 // setup watches the pods that the policy selects.
@@ -141,7 +140,7 @@ func (f *podFailures) reconcileFailure(ctx context.Context, in incident) (result
 		return ctrl.Result{}, nil
 	}
 	again := ctrl.Result{RequeueAfter: retryFailure}
-	if paused, err := pause.Reason(ctx, f.client, f.namespace); paused != "" || err != nil {
+	if paused, err := pause.Reason(ctx, f.client, f.admission.gate.Namespace); paused != "" || err != nil {
 		return again, err
 	}
 	if f.old(time.Unix(in.at, 0)) && !f.waits(in) { // it got old in the queue or during a pause

@@ -12,7 +12,6 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
-	"github.com/pitcrew-dev/pitcrew/remediator/jobs/permit"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
@@ -24,7 +23,6 @@ type reconciler struct {
 	transitions
 	client    client.Client
 	apiReader client.Reader
-	gate      permit.Gate
 	timeouts  restart.PhaseTimeouts
 	causes    *causes.Confirmed
 }

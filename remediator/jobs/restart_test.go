@@ -774,7 +774,7 @@ func TestAKindThatMayNotBeListedHoldsUpNoOther(t *testing.T) {
 	squad := jobkind.Kind{APIVersion: "example.com/v1", Kind: "Squad", SuspendPath: "spec.suspend", PodLabel: "squad"}
 	tm.serve(squad.GVK())
 	r, _ := run(t, tm.config(), interceptor.Funcs{}, func(o *Options) {
-		o.Policy = policy.Fixed(&policy.Policy{JobKinds: []jobkind.Kind{squad}})
+		o.Policy = policy.Fixed(&policy.Policy{JobKinds: []jobkind.Kind{squad}, Rules: jobstest.Rules})
 	})
 	g := tm.createJob("train", optedIn, tm.jobSpec(2))
 	q := tm.quarantineOf(g.runs()[0].Spec.NodeName)

@@ -12,6 +12,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/permit"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/podreader"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/report"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
@@ -26,6 +27,7 @@ type transitions struct {
 	watcher  *watcher
 	settings *settings
 	clock    clock.PassiveClock
+	gate     permit.Gate
 }
 
 // announce announces to a job that it is stopped at a time, or as soon as it reports that it has saved its state.

@@ -10,7 +10,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
-	"github.com/pitcrew-dev/pitcrew/remediator/latekinds"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart/capacity"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart/ratelimit"
@@ -25,26 +24,21 @@ type underWay struct {
 	restart.Restart
 }
 
-// underRestart returns the restarts under way that the cache shows. Before all kinds were tried it tries them, so that
-// none is missing.
-func (w *watcher) underRestart(ctx context.Context) (map[request]underWay, error) {
-	w.mu.Lock()
-	tried := w.triedAll
-	w.mu.Unlock()
-	if !tried {
+// underRestart returns the restarts under way that the cache shows. An error means that some may be missing, because a kind cannot be
+// listed: a new leader that took those for none would restart too many jobs. They are waited for as long as one begun before may last.
+func (w *watcher) underRestart(ctx context.Context, longest time.Duration) (map[request]underWay, error) {
+	if !w.tried.Load() || w.Unread() != nil {
 		w.watchAll(ctx)
 	}
+	objects, err := w.Objects(ctx, longest)
+	if err != nil {
+		return nil, fmt.Errorf("restarts under way may not be known yet: %w", err)
+	}
 	all := map[request]underWay{}
-	for _, gvk := range w.Watched() { // of a kind that the policy has dropped, too
-		list := kinds.Kind{GVK: gvk}.List()
-		if err := w.Cache.List(ctx, list); err != nil {
-			return nil, fmt.Errorf("list the %ss under restart: %w", gvk.Kind, err)
-		}
-		for i := range list.Items {
-			// A record that does not parse is dropped by the restart's own controller.
-			if rec, err := restart.ReadRecord(&list.Items[i]); err == nil && rec.Current != nil {
-				all[latekinds.RequestOf(gvk, &list.Items[i])] = underWay{list.Items[i].UID, *rec.Current}
-			}
+	for req, object := range objects {
+		// A record that does not parse is dropped by the restart's own controller.
+		if rec, err := restart.ReadRecord(&object); err == nil && rec.Current != nil {
+			all[req] = underWay{object.UID, *rec.Current}
 		}
 	}
 	return all, nil
@@ -53,7 +47,7 @@ func (w *watcher) underRestart(ctx context.Context) (map[request]underWay, error
 // others are the restarts of other jobs that are under way and take a place: of those that the cache shows, and those that this
 // process has started and the cache may not show yet.
 func (a *admission) others(ctx context.Context, self request) ([]ratelimit.Other, error) {
-	all, err := a.watcher.underRestart(ctx)
+	all, err := a.watcher.underRestart(ctx, a.longest())
 	if err != nil {
 		return nil, err
 	}

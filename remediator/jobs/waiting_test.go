@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -25,6 +27,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/jobstest"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/report"
+	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
@@ -198,6 +201,76 @@ func TestAnErrorIsNamedUntilTheNextLook(t *testing.T) {
 			}
 			if got := named(); len(got) != 0 {
 				t.Errorf("got %q after the error", got)
+			}
+		})
+	}
+}
+
+// Between the decision to restart jobs and the stop of one, pods and owners are read. A policy that is reloaded meanwhile, or a pause that
+// the cache does not show yet, stops it.
+func TestNoJobIsStoppedByADecisionThatStandsNoMore(t *testing.T) {
+	const enforces = `
+apiVersion: pitcrew.dev/v1alpha1
+kind: RemediationPolicy
+spec:
+  mode: enforce
+  budget: {maxNodes: 1}
+  rules: {xid: {match: {condition: GPUXidError, repair: [Reboot]}, restartJobs: true}}
+`
+	job := labelled(t, "train", restart.Restart{})
+	job.Labels, job.Annotations = maps.Clone(optedIn), nil
+	job.Spec.Parallelism, job.Spec.Completions = ptr.To[int32](1), ptr.To[int32](1)
+	rank := rankOf("train", 0)
+	rank.Spec.NodeName, rank.Status.Phase = "a", corev1.PodRunning
+	for name, test := range map[string]struct {
+		// then is the policy after the reload.
+		then   string
+		paused bool
+		want   string
+	}{
+		"nothing happens":                {enforces, false, ""},
+		"the policy observes":            {strings.Replace(enforces, "mode: enforce", "mode: observe", 1), false, "has changed since it was decided"},
+		"the rule restarts no job":       {strings.Replace(enforces, ", restartJobs: true", "", 1), false, "has changed since it was decided"},
+		"a pause, and the cache is late": {enforces, true, "while everything is paused"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "policy.yaml")
+			write := func(text string) {
+				if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			write(enforces)
+			file, err := policy.Open(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c, q, _ := onNodeA(t, interceptor.Funcs{
+				Get: func(ctx context.Context, api client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+					if key.Name == job.Name { // after the pods
+						write(test.then)
+						if _, err := file.Reload(); err != nil {
+							t.Error(err)
+						}
+					}
+					return api.Get(ctx, key, o, opts...)
+				},
+			}, []*corev1.Pod{rank}, job.DeepCopy())
+			c.admission.gate.Policy = file
+			if test.paused {
+				c.admission.gate.Live = fake.NewClientBuilder().WithObjects(&corev1.ConfigMap{
+					ObjectMeta: metav1.ObjectMeta{Namespace: "pitcrew", Name: conditions.PauseConfigMap}}).Build()
+			}
+			_, err = c.RestartJobsOnNode(t.Context(), q)
+			if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
+				t.Errorf("error %v, want %q", err, test.want)
+			}
+			read, err := batchJob.Read(t.Context(), c.apiReader, client.ObjectKeyFromObject(job))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if stopped := read.Suspended; stopped != (test.want == "") {
+				t.Errorf("stopped: %t", stopped)
 			}
 		})
 	}

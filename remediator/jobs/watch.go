@@ -3,16 +3,15 @@ package jobs
 import (
 	"context"
 	"encoding/json"
-	"sync"
+	"sync/atomic"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -39,43 +38,35 @@ type watcher struct {
 	*latekinds.Watcher
 	settings *settings
 
-	mu       sync.Mutex
-	triedAll bool
+	// tried is set once the kinds of the policy were tried, too.
+	tried atomic.Bool
 }
 
 // setup adds the cache and the controller of the jobs under restart to a manager.
 func (w *watcher) setup(mgr ctrl.Manager, reconciler reconcile.TypedReconciler[request]) (err error) {
 	if w.Watcher, err = latekinds.New(mgr, latekinds.Options{
-		Name: "job-restart", Reconciler: reconciler, Workers: reconcilers, Cache: cache.Options{
+		Name: "job-restart", Reconciler: reconciler, Workers: reconcilers, Clock: w.settings.clock, Cache: cache.Options{
 			DefaultLabelSelector: labels.SelectorFromSet(labels.Set{conditions.LabelRestarting: "true"}), DefaultTransform: slimJob,
 		},
 	}); err != nil {
 		return err
 	}
-	// At the start of leadership, not of the process: a CRD may have been installed while another replica led.
+	// From the start of leadership on, as a CRD may have been installed while another replica led, and without end: an API server that has
+	// just started may not serve it yet, and a job of the kind would stay stopped.
 	return mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
-		// It ends with the context only.
-		_ = wait.PollUntilContextCancel(ctx, retryWatch, true, func(ctx context.Context) (bool, error) { return w.watchAll(ctx), nil })
+		wait.UntilWithContext(ctx, w.watchAll, retryWatch)
 		return nil
 	}))
 }
 
-// watchAll follows all kinds that the API server serves when this process begins to lead. One that cannot be listed holds
-// up no other; unless it may not be, all is false and a later call tries again. It is false, too, until the policy has told which
-// kinds there are besides the built-in ones.
-func (w *watcher) watchAll(ctx context.Context) (all bool) {
-	known := w.settings.known()
-	all = known
+// watchAll follows all kinds that the API server serves, once the policy has told which there are besides the built-in ones.
+func (w *watcher) watchAll(ctx context.Context) {
+	known, all := w.settings.known(), []schema.GroupVersionKind(nil)
 	for _, k := range w.settings.kinds() {
-		if err := w.watch(ctx, k); err != nil {
-			log.FromContext(ctx).Error(err, "jobs of this kind are not restarted", "kind", k.GVK)
-			all = all && apierrors.IsForbidden(err) // an old role, or a kind of the policy that has none
-		}
+		all = append(all, k.GVK)
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.triedAll = known
-	return all
+	w.WatchAll(ctx, all)
+	w.tried.Store(known)
 }
 
 // watch follows the labelled jobs of a kind, once. A kind that the API server does not serve is left for later.

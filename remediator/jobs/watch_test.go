@@ -3,11 +3,15 @@ package jobs
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -44,7 +48,7 @@ func watches(t *testing.T, api client.Reader, kinds ...schema.GroupVersionKind) 
 	return w
 }
 
-func TestAKindThatCannotBeListedHoldsUpNoOther(t *testing.T) {
+func TestANewLeaderWaitsForAKindThatItCannotList(t *testing.T) {
 	served := meta.NewDefaultRESTMapper(nil)
 	for _, k := range []kinds.Kind{jobstest.Kind("batch/v1", "Job"), jobstest.Kind("jobset.x-k8s.io/v1alpha2", "JobSet"), jobstest.Kind("kubeflow.org/v1", "PyTorchJob")} {
 		served.Add(k.GVK, meta.RESTScopeNamespace)
@@ -58,17 +62,51 @@ func TestAKindThatCannotBeListedHoldsUpNoOther(t *testing.T) {
 			return nil
 		},
 	})
-	seen := &watching{}
-	r := watcher{settings: &settings{}, Watcher: &latekinds.Watcher{APIReader: reader, Mapper: served, Controller: seen}}
-	if r.watchAll(t.Context()) || seen.n != 2 {
-		t.Errorf("%d kinds watched; nothing is to be tried again", seen.n)
+	seen, now := &watching{}, clocktesting.NewFakePassiveClock(noon)
+	jobs := &notSynced{}
+	r := watcher{settings: &settings{}, Watcher: &latekinds.Watcher{APIReader: reader, Mapper: served, Controller: seen, Cache: jobs, Clock: now}}
+	const longest = time.Hour
+	// known is what is known of restarts under way; it names what may be missing.
+	known := func(watched int, missing string) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := r.underRestart(ctx, longest)
+		if missing == "" && err != nil || missing != "" && (err == nil || !strings.Contains(err.Error(), missing)) || seen.n != watched {
+			t.Errorf("%d kinds watched, %v; want %d, %q", seen.n, err, watched, missing)
+		}
 	}
+	known(2, "conversion webhook failed")
+	served.Add(jobstest.Kind("ray.io/v1", "RayJob").GVK, meta.RESTScopeNamespace)
+	known(3, "conversion webhook failed")
+	now.SetTime(noon.Add(longest))
+	known(3, "conversion webhook failed")
+	now.SetTime(noon.Add(longest + 1)) // none that was under way at the start can be
+	known(3, "")
+	now.SetTime(noon)
 	refusal = apierrors.NewForbidden(schema.GroupResource{Resource: "jobsets"}, "", nil)
-	if !r.watchAll(t.Context()) || seen.n != 2 {
-		t.Errorf("%d kinds watched; what is forbidden is tried again", seen.n)
-	}
+	known(3, "")
 	refusal = nil
-	if !r.watchAll(t.Context()) || seen.n != 3 {
+	if r.watchAll(t.Context()); seen.n != 4 {
 		t.Errorf("%d kinds watched", seen.n)
 	}
+	known(4, "")
+	jobs.kind = "JobSetList"
+	known(4, "list the JobSets: context deadline exceeded")
+	now.SetTime(noon.Add(longest + 1))
+	known(4, "")
+}
+
+// notSynced is a cache without objects; the first list of a kind does not arrive.
+type notSynced struct {
+	cache.Cache
+	kind string
+}
+
+func (c *notSynced) List(ctx context.Context, list client.ObjectList, _ ...client.ListOption) error {
+	if list.GetObjectKind().GroupVersionKind().Kind != c.kind {
+		return nil
+	}
+	<-ctx.Done()
+	return ctx.Err()
 }

@@ -2,6 +2,7 @@ package nodes
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -19,14 +20,21 @@ import (
 // settleDeadline bounds the read that reports whether a node was written.
 const settleDeadline = 5 * time.Second
 
+// errOutdated means that the policy has been reloaded since a decision was made, or that everything was paused without the cache showing it.
+var errOutdated = errors.New("the decision is outdated")
+
 // apply carries out a decision on the node: at most one write, and Events only once it has succeeded. Applying a decision
 // twice equals applying it once.
-func (c *Controller) apply(ctx context.Context, n *corev1.Node, d quarantine.Decision, started time.Time) error {
+func (c *Controller) apply(ctx context.Context, by basis, n *corev1.Node, d quarantine.Decision, started time.Time) error {
 	c.report.Blocked(ctx, c.policy.Policy(), n, d.Blocked)
 	c.report.StaleUpgrade(ctx, n, d.StaleUpgrade)
 	if !d.Changes(n) {
 		c.report.Refused(ctx, n, d, nil)
 		return nil
+	}
+	if err := c.confirm(ctx, by); err != nil {
+		c.pending.Refused(n.Name)
+		return err
 	}
 	after := n.DeepCopy()
 	d.State.Apply(after)

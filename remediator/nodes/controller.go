@@ -5,6 +5,7 @@ package nodes
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -116,6 +117,7 @@ type Controller struct {
 	tally     *tally.Quarantines
 	looks     looks
 	burst     *burst.Burst
+	livePause livePause
 
 	deciding sync.Mutex // held for one decision; guards what follows
 	fleet    *fleet
@@ -296,15 +298,18 @@ func (c *Controller) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, err
 	}
 	started := c.clock.Now().UTC()
-	look, err := c.lookAtDevices(ctx, &n)
+	by, err := c.basis(ctx)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	decision, err := c.decide(ctx, &n, look, started)
+	look := c.lookAtDevices(ctx, by, &n)
+	decision, err := c.decide(ctx, by.policy, &n, look, started)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	switch err := c.apply(ctx, &n, decision, started); {
+	switch err := c.apply(ctx, by, &n, decision, started); {
+	case errors.Is(err, errOutdated): // what it did not know has all nodes decided anew
+		return ctrl.Result{RequeueAfter: limits.RetryBlocked}, nil
 	case apierrors.IsConflict(err):
 		return ctrl.Result{RequeueAfter: conflictRetry}, nil
 	case apierrors.IsNotFound(err):
@@ -348,8 +353,9 @@ func earlier(a, b time.Duration) time.Duration {
 // decide decides about one node at a time, and takes the place under the budgets before the write is under way: two nodes
 // decided side by side would both take the last one. n becomes what it is by our own writes. No request to the API server
 // is made while other decisions wait.
-func (c *Controller) decide(ctx context.Context, n *corev1.Node, look *devices.Look, now time.Time) (quarantine.Decision, error) {
-	p := c.policy.Policy()
+func (c *Controller) decide(
+	ctx context.Context, p *policy.Policy, n *corev1.Node, look *devices.Look, now time.Time,
+) (quarantine.Decision, error) {
 	if err := c.catchUp.Wait(ctx); err != nil {
 		return quarantine.Decision{}, fmt.Errorf("nothing is decided yet: %w", err)
 	}

@@ -3,6 +3,8 @@ package nodes
 import (
 	"context"
 	"slices"
+	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -112,15 +114,60 @@ func (c *Controller) observe(ctx context.Context, p *policy.Policy, n *corev1.No
 	return o, err
 }
 
+// basis is what a decision is made by, beside the nodes: the policy, and why everything is paused as the cache shows it.
+type basis struct {
+	policy *policy.Policy
+	paused string
+}
+
+func (c *Controller) basis(ctx context.Context) (by basis, err error) {
+	by.policy = c.policy.Policy()
+	by.paused, err = pause.Reason(ctx, c.client, c.namespace)
+	return by, err
+}
+
+// confirm returns [errOutdated] if a decision must not be written any more. That the cache shows no pause proves nothing: its watch may be
+// late.
+func (c *Controller) confirm(ctx context.Context, by basis) error {
+	if c.dryRun || by.paused != "" && c.policy.Policy() == by.policy {
+		return nil
+	}
+	paused, err := c.livePause.reason(ctx, c.apiReader, c.namespace, c.clock.Now())
+	if err == nil && (paused != "" || c.policy.Policy() != by.policy) {
+		return errOutdated
+	}
+	return err
+}
+
+// livePause is why everything is paused, as the API server says. In a burst of faults one answer is for all nodes that are written meanwhile.
+type livePause struct {
+	mu    sync.Mutex
+	at    time.Time
+	known string
+}
+
+// livePauseFor is how long an answer counts.
+const livePauseFor = 200 * time.Millisecond
+
+func (l *livePause) reason(ctx context.Context, live client.Reader, namespace string, now time.Time) (string, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.at.IsZero() && now.Sub(l.at).Abs() < livePauseFor {
+		return l.known, nil
+	}
+	known, err := pause.Reason(ctx, live, namespace)
+	if err == nil {
+		l.known, l.at = known, now
+	}
+	return known, err
+}
+
 // lookAtDevices returns what the devices of a node are, but nothing while everything is paused, or if no policy has ever isolated devices.
-func (c *Controller) lookAtDevices(ctx context.Context, n *corev1.Node) (*devices.Look, error) {
-	if c.devices == nil || !c.known.Of(c.policy.Policy()).CanIsolate() {
-		return nil, nil
+func (c *Controller) lookAtDevices(ctx context.Context, by basis, n *corev1.Node) *devices.Look {
+	if c.devices == nil || by.paused != "" || !c.known.Of(by.policy).CanIsolate() {
+		return nil
 	}
-	if reason, err := pause.Reason(ctx, c.client, c.namespace); err != nil || reason != "" {
-		return nil, err
-	}
-	return c.devices.Look(ctx, c.policy.Policy(), n), nil
+	return c.devices.Look(ctx, by.policy, n)
 }
 
 // canIsolate returns what reports whether a policy has ever isolated devices.

@@ -2,7 +2,11 @@ package nodes
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +23,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 )
 
 // fat is a Node with what a real one has and we do not need.
@@ -248,5 +253,82 @@ func TestANodeThatIsTooLargeIsLeftAlone(t *testing.T) {
 	r.client.nodes[0] = small
 	if r.reconcile(t, "a"); r.client.live["a"] == nil {
 		t.Error("its fault is not seen when it is small again")
+	}
+}
+
+// Between a decision and its write the policy may be reloaded, and everything be paused without the cache showing it: the decision is not
+// written. What it did not know has the node decided anew.
+func TestNoDecisionThatStandsNoMoreIsWritten(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "policy.yaml")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, happens := range map[string]func(r rig) bool{
+		"a pause that the cache does not show": func(rig) bool { return true },
+		"a policy that observes": func(r rig) bool {
+			write(strings.Replace(testPolicy, "mode: enforce", "mode: observe", 1))
+			if _, err := r.policy.Reload(); err != nil {
+				t.Error(err)
+			}
+			return false
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			write(testPolicy)
+			file, err := policy.Open(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := newRig(t, "a", "b")
+			r.policy = file
+			r.client.pauses = func() (bool, error) { return happens(r), nil }
+			if again := r.reconcile(t, "a").RequeueAfter; again != limits.RetryBlocked {
+				t.Errorf("again after %s", again)
+			}
+			if len(r.client.patched) > 0 || len(r.restarts.quarantines) > 0 || len(r.reasons()) > 0 {
+				t.Errorf("patched %v, restarted %v", r.client.patched, r.restarts.quarantines)
+			}
+			// It takes no place of the budget, which is one.
+			write(testPolicy)
+			if _, err := r.policy.Reload(); err != nil {
+				t.Fatal(err)
+			}
+			r.client.pauses = nil
+			r.clock.SetTime(r.clock.Now().Add(livePauseFor))
+			r.reconcile(t, "b")
+			if !slices.Equal(r.client.patched, []string{"b"}) || len(r.restarts.quarantines) != 1 {
+				t.Errorf("patched %v, restarted %v", r.client.patched, r.restarts.quarantines)
+			}
+		})
+	}
+}
+
+// The API server is asked for the pause at most five times a second, however many nodes are written.
+func TestABurstAsksOnceForThePause(t *testing.T) {
+	r, asked := newRig(t, "a", "b", "c"), 0
+	r.client.pauses = func() (bool, error) { asked++; return false, nil }
+	for range 3 {
+		if err := r.confirm(t.Context(), basis{policy: r.policy.Policy()}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if asked != 1 {
+		t.Errorf("asked %d times", asked)
+	}
+	r.clock.SetTime(r.clock.Now().Add(livePauseFor))
+	r.client.pauses = func() (bool, error) { return true, nil }
+	if err := r.confirm(t.Context(), basis{policy: r.policy.Policy()}); !errors.Is(err, errOutdated) {
+		t.Errorf("a new answer: %v", err)
+	}
+	if err := r.confirm(t.Context(), basis{policy: r.policy.Policy(), paused: "drill"}); err != nil {
+		t.Errorf("a decision that knows of the pause: %v", err)
+	}
+	r.clock.SetTime(r.clock.Now().Add(livePauseFor))
+	r.client.pauses = func() (bool, error) { return false, errors.New("connection refused") }
+	if err := r.confirm(t.Context(), basis{policy: r.policy.Policy()}); err == nil || errors.Is(err, errOutdated) {
+		t.Errorf("no answer: %v", err)
 	}
 }

@@ -71,6 +71,8 @@ type laggard struct {
 	arrives    bool
 	// down is the answer to live reads while the API server cannot be reached.
 	down error
+	// pauses is called when the pause is read live, and reports whether there is one; nil: there is none.
+	pauses func() (bool, error)
 	// live are the nodes as the API server has them, as far as they were written.
 	live map[string]*corev1.Node
 }
@@ -79,7 +81,12 @@ type laggard struct {
 type liveReads struct{ *laggard }
 
 func (l liveReads) Get(ctx context.Context, key client.ObjectKey, object client.Object, opts ...client.GetOption) error {
-	if l.down != nil {
+	if key.Name == conditions.PauseConfigMap && l.pauses != nil {
+		if paused, err := l.pauses(); paused || err != nil {
+			return err
+		}
+	}
+	if l.down != nil && key.Name != conditions.PauseConfigMap {
 		return l.down
 	}
 	if n, ok := l.live[key.Name]; ok {

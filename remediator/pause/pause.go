@@ -38,6 +38,17 @@ func Reason(ctx context.Context, reader client.Reader, namespace string) (string
 	return pause.Reason, nil
 }
 
+// ReasonOf is [Reason] of the first of several readers that shows a pause. Before something begins that cannot be taken back, ask a cache
+// and then the API server: that the cache shows none proves nothing, as its watch may be late.
+func ReasonOf(ctx context.Context, namespace string, readers ...client.Reader) (string, error) {
+	for _, reader := range readers {
+		if reason, err := Reason(ctx, reader, namespace); reason != "" || err != nil {
+			return reason, err
+		}
+	}
+	return "", nil
+}
+
 // Read returns the pause; nil: there is none. The pause is ConfigMap [conditions.PauseConfigMap] in the namespace that Pitcrew
 // runs in, with the keys reason and [ByKey].
 func Read(ctx context.Context, reader client.Reader, namespace string) (*Pause, error) {

@@ -162,7 +162,7 @@ func (f *follower) setup(mgr ctrl.Manager, registry prometheus.Registerer) error
 	}
 	f.pods = core
 	if f.watcher, err = latekinds.New(mgr, latekinds.Options{
-		Name: "job-progress", Reconciler: f, Workers: workers, Cache: cache.Options{DefaultTransform: slim},
+		Name: "job-progress", Reconciler: f, Workers: workers, Clock: f.Clock, Cache: cache.Options{DefaultTransform: slim},
 	}); err != nil {
 		return err
 	}

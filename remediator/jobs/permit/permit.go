@@ -2,7 +2,9 @@
 package permit
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -14,21 +16,42 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/pause"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
+	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
 // Gate knows the present policy and the pause.
 type Gate struct {
-	// Cached reads Nodes and the ConfigMap of the pause, which is in Namespace, from a cache.
-	Cached    client.Reader
-	Namespace string
+	// Cached reads Nodes and the ConfigMap of the pause, which is in Namespace, from a cache. Live asks the API server for the pause.
+	Cached, Live client.Reader
+	Namespace    string
 	// Policy may be nil: there are no rules then, and no limits.
 	Policy *policy.File
+}
+
+// Paused returns why everything is paused, by the cache or by the API server; empty: it is not.
+func (g Gate) Paused(ctx context.Context) (string, error) {
+	return pause.ReasonOf(ctx, g.Namespace, g.Cached, g.Live)
+}
+
+// Begins returns an error if no restart of a job with these pods on the node of a trigger may begin any more: since that was decided,
+// everything was paused, or the policy was changed, or others have begun to work on the node. Whether it may is decided anew then.
+func (g Gate) Begins(ctx context.Context, t restart.Trigger, onNode []corev1.Pod, now time.Time) error {
+	if paused, err := g.Paused(ctx); paused != "" || err != nil {
+		return cmp.Or(err, fmt.Errorf("no restart begins while everything is paused: %s", paused))
+	}
+	if t.Kind != restart.NodeQuarantined {
+		return nil
+	}
+	if held, err := g.Held(ctx, onNode, now); held || err != nil {
+		return cmp.Or(err, fmt.Errorf("no restart begins for node %s: the policy or the node has changed since it was decided", t.Node))
+	}
+	return nil
 }
 
 // Held reports whether no job may be stopped now, after it had its time to save its state, because of the nodes of these pods: everything
 // is paused, or no rule of the present policy restarts jobs for any of them, or others work on the nodes.
 func (g Gate) Held(ctx context.Context, affected []corev1.Pod, now time.Time) (bool, error) {
-	paused, err := pause.Reason(ctx, g.Cached, g.Namespace)
+	paused, err := g.Paused(ctx)
 	if paused != "" || err != nil || g.Policy == nil {
 		return paused != "", err
 	}
@@ -42,13 +65,17 @@ func (g Gate) Held(ctx context.Context, affected []corev1.Pod, now time.Time) (b
 }
 
 // Limits are those of the policy for a pod on a node; nil: the node is gone. Without a permission no pod is deleted by force that may
-// still run. What is proven to have ended needs none.
-func (g Gate) Limits(ctx context.Context, n *corev1.Node) (limits policy.Restart, err error) {
+// still run. What is proven to have ended needs none. Before a deletion it has to be live: a pause is asked for then.
+func (g Gate) Limits(ctx context.Context, n *corev1.Node, live bool) (limits policy.Restart, err error) {
 	if g.Policy == nil {
 		return limits, nil
 	}
 	limits = g.Policy.Policy().Restart
-	paused, err := pause.Reason(ctx, g.Cached, g.Namespace)
+	readers := []client.Reader{g.Cached}
+	if live {
+		readers = append(readers, g.Live)
+	}
+	paused, err := pause.ReasonOf(ctx, g.Namespace, readers...)
 	if paused != "" || n != nil && !mayForce(g.Policy.Policy(), n) {
 		limits.ForceDelete = policy.ForceNever
 	}

@@ -2,6 +2,7 @@ package permit
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/jobstest"
+	"github.com/pitcrew-dev/pitcrew/remediator/pause"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 	"github.com/pitcrew-dev/pitcrew/remediator/switchtest"
@@ -79,7 +81,7 @@ func gate(t *testing.T, by string) (g Gate, bad *corev1.Node) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Gate{Cached: c, Namespace: "pitcrew", Policy: policy.Fixed(p)}, c.node
+	return Gate{Cached: c, Live: c, Namespace: "pitcrew", Policy: policy.Fixed(p)}, c.node
 }
 
 func TestWhatASwitchDoesToAStopAfterACheckpoint(t *testing.T) {
@@ -104,7 +106,7 @@ func TestWhatASwitchDoesToAForcedDeletion(t *testing.T) {
 	}
 	cur := restart.Restart{Quarantines: []restart.Cause{jobstest.CauseOn("bad")}}
 	forced := func(t *testing.T, g Gate, n *corev1.Node) bool {
-		limits, err := g.Limits(t.Context(), n)
+		limits, err := g.Limits(t.Context(), n, true)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -122,6 +124,62 @@ func TestWhatASwitchDoesToAForcedDeletion(t *testing.T) {
 	})
 }
 
+// A restart that was decided before the switch was put on does not begin any more. Where the policy does not decide, a pause alone holds it.
+func TestWhatForbidsARestartThatWasDecided(t *testing.T) {
+	for by, want := range map[string]struct{ node, pod bool }{
+		"":                     {true, true},
+		switchtest.Observe:     {false, true},
+		switchtest.RuleObserve: {false, true},
+		switchtest.RuleGone:    {false, true},
+		switchtest.Pause:       {false, false},
+		switchtest.Skip:        {false, true},
+		switchtest.Others:      {false, true},
+	} {
+		g, bad := gate(t, by)
+		onNode := []corev1.Pod{{Spec: corev1.PodSpec{NodeName: bad.Name}}}
+		for kind, want := range map[restart.TriggerKind]bool{restart.NodeQuarantined: want.node, restart.PodFailed: want.pod, restart.JobStalled: want.pod} {
+			if err := g.Begins(t.Context(), restart.Trigger{Kind: kind, Node: bad.Name}, onNode, jobstest.Noon); (err == nil) != want {
+				t.Errorf("%q, %v: %v", by, kind, err)
+			}
+		}
+	}
+}
+
+// A person pauses while the watch of the pause is late: what cannot be taken back does not begin.
+func TestAPauseThatTheCacheDoesNotShowHolds(t *testing.T) {
+	g, bad := gate(t, "")
+	onNode := []corev1.Pod{{Spec: corev1.PodSpec{NodeName: bad.Name}}}
+	g.Live = cached{paused: true}
+	if limits, err := g.Limits(t.Context(), bad, false); err != nil || limits.ForceDelete != policy.ForceQuarantined {
+		t.Errorf("to judge pods the API server is asked: %+v, %v", limits, err)
+	}
+	if limits, err := g.Limits(t.Context(), bad, true); err != nil || limits.ForceDelete != policy.ForceNever {
+		t.Errorf("a pod is deleted: %+v, %v", limits, err)
+	}
+	if held, err := g.Held(t.Context(), onNode, jobstest.Noon); err != nil || !held {
+		t.Errorf("a job is stopped: %v", err)
+	}
+	for _, kind := range []restart.TriggerKind{restart.NodeQuarantined, restart.PodFailed, restart.JobStalled} {
+		if err := g.Begins(t.Context(), restart.Trigger{Kind: kind}, onNode, jobstest.Noon); err == nil || !strings.Contains(err.Error(), pause.NoReason) {
+			t.Errorf("%v begins: %v", kind, err)
+		}
+	}
+	g.Live = unreachable{}
+	if _, err := g.Limits(t.Context(), bad, true); err == nil {
+		t.Error("a pod is deleted although nobody knows of a pause")
+	}
+	if err := g.Begins(t.Context(), restart.Trigger{}, onNode, jobstest.Noon); err == nil {
+		t.Error("a restart begins although nobody knows of a pause")
+	}
+}
+
+// unreachable is an API server that does not answer.
+type unreachable struct{ client.Reader }
+
+func (unreachable) Get(context.Context, client.ObjectKey, client.Object, ...client.GetOption) error {
+	return errors.New("connection refused")
+}
+
 func TestWhatElseForbidsAnAction(t *testing.T) {
 	g, bad := gate(t, "")
 	pod := func(on string) []corev1.Pod { return []corev1.Pod{{Spec: corev1.PodSpec{NodeName: on}}} }
@@ -134,11 +192,11 @@ func TestWhatElseForbidsAnAction(t *testing.T) {
 		t.Fatal(err)
 	}
 	for n, want := range map[*corev1.Node]bool{unread: true, released: false, bare: false} {
-		g := Gate{Cached: cached{node: n}, Namespace: "pitcrew", Policy: policy.Fixed(empty)}
+		g := Gate{Cached: cached{node: n}, Live: cached{}, Namespace: "pitcrew", Policy: policy.Fixed(empty)}
 		if held, err := g.Held(t.Context(), pod("bad"), jobstest.Noon); held != want || err != nil {
 			t.Errorf("record %q: held %t, %v", n.Annotations[conditions.AnnotationQuarantine], held, err)
 		}
-		if limits, err := g.Limits(t.Context(), n); err != nil || (limits.ForceDelete == policy.ForceNever) != want {
+		if limits, err := g.Limits(t.Context(), n, true); err != nil || (limits.ForceDelete == policy.ForceNever) != want {
 			t.Errorf("record %q: limits %+v, %v", n.Annotations[conditions.AnnotationQuarantine], limits, err)
 		}
 	}
@@ -150,9 +208,9 @@ func TestWhatElseForbidsAnAction(t *testing.T) {
 		"the rule restarts jobs":      {g, pod("bad"), false},
 		"the node is gone":            {g, pod("gone"), false},
 		"no node":                     {g, nil, true},
-		"no policy":                   {Gate{Cached: g.Cached}, pod("bad"), false},
-		"a pause without a policy":    {Gate{Cached: cached{paused: true}}, pod("bad"), true},
-		"one of two nodes forbids it": {Gate{Cached: g.Cached, Policy: policy.Fixed(empty)}, append(pod("bad"), pod("gone")...), false},
+		"no policy":                   {Gate{Cached: g.Cached, Live: g.Live}, pod("bad"), false},
+		"a pause without a policy":    {Gate{Cached: cached{paused: true}, Live: cached{}}, pod("bad"), true},
+		"one of two nodes forbids it": {Gate{Cached: g.Cached, Live: g.Live, Policy: policy.Fixed(empty)}, append(pod("bad"), pod("gone")...), false},
 	} {
 		if held, err := test.gate.Held(t.Context(), test.pods, jobstest.Noon); held != test.want || err != nil {
 			t.Errorf("%s: held %t, %v", name, held, err)
@@ -162,10 +220,10 @@ func TestWhatElseForbidsAnAction(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if limits, err := (Gate{Cached: g.Cached, Policy: policy.Fixed(observed)}).Limits(t.Context(), bare); err != nil || limits.ForceDelete != policy.ForceNever {
+	if limits, err := (Gate{Cached: g.Cached, Live: g.Live, Policy: policy.Fixed(observed)}).Limits(t.Context(), bare, true); err != nil || limits.ForceDelete != policy.ForceNever {
 		t.Errorf("limits of a policy that observes, for a node without a quarantine: %+v, %v", limits, err)
 	}
-	if limits, err := (Gate{Cached: g.Cached}).Limits(t.Context(), bad); err != nil || limits.ForceDelete != "" {
+	if limits, err := (Gate{Cached: g.Cached, Live: g.Live}).Limits(t.Context(), bad, true); err != nil || limits.ForceDelete != "" {
 		t.Errorf("limits without a policy: %+v, %v", limits, err)
 	}
 }

@@ -43,11 +43,11 @@ func (r Reader) Facts(ctx context.Context, n *corev1.Node, live bool) (repair.Fa
 	f.Record, f.RecordErr = visit.RecordOf(n)
 	f.Quarantine, f.QuarantineErr = causes.RecordOf(n)
 	var err error
-	f.Paused, err = pause.Reason(ctx, r.Cache, r.Namespace)
-	if err == nil && f.Paused == "" && live {
-		f.Paused, err = pause.Reason(ctx, r.Live, r.Namespace)
+	readers := []client.Reader{r.Cache}
+	if live {
+		readers = append(readers, r.Live)
 	}
-	if err != nil {
+	if f.Paused, err = pause.ReasonOf(ctx, r.Namespace, readers...); err != nil {
 		return f, err
 	}
 	name := f.Record.JobName(n)
