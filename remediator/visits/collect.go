@@ -56,12 +56,16 @@ func (c *Controller) collectHandedOff(ctx context.Context, n *corev1.Node) {
 	if err != nil {
 		return
 	}
-	paused, err := pause.Reason(ctx, c.client, c.namespace)
+	due := func(paused string) string { return bundle.ForHandOff(c.policy.Policy(), n, q, paused, c.clock.Now()) }
+	if due("") == "" {
+		return
+	}
+	paused, err := pause.ReasonOf(ctx, c.namespace, c.client, c.apiReader)
 	if err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to read the pause; collecting no evidence for a hand-off", "node", n.Name)
 		return
 	}
-	if name := bundle.ForHandOff(c.policy.Policy(), n, q, paused, c.clock.Now()); name != "" {
+	if name := due(paused); name != "" {
 		if _, err := c.collect(ctx, n, name, c.policy.Policy().Repair.Collect.Timeout); err != nil {
 			ctrl.LoggerFrom(ctx).Error(err, "Failed to collect evidence for a hand-off; retrying with the next step", "node", n.Name)
 		}

@@ -37,9 +37,13 @@ func TestAPauseHoldsTheEvidenceOfAHandOff(t *testing.T) {
 		client: api, apiReader: api, policy: policy.Fixed(p), namespace: "pitcrew", jobs: "repair", clock: testclock.NewFakePassiveClock(now),
 	}
 	for want := range 2 {
+		c.client = fake.NewClientBuilder().Build() // a cache that is late shows no pause
+		if want == 1 {
+			c.client = api
+		}
 		c.collectHandedOff(t.Context(), n)
 		var jobs batchv1.JobList
-		if err := api.List(t.Context(), &jobs); err != nil || len(jobs.Items) != want {
+		if err := c.client.List(t.Context(), &jobs); err != nil || len(jobs.Items) != want {
 			t.Errorf("%d Jobs, want %d, %v", len(jobs.Items), want, err)
 		}
 		if want == 0 {

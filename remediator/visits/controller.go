@@ -240,9 +240,16 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err := c.catchUp.Wait(ctx); err != nil {
 		return ctrl.Result{}, fmt.Errorf("nothing is done yet: %w", err)
 	}
+	decidedBy := c.policy.Policy()
 	step, err = c.decide(ctx, &n, excess, true)
 	if err != nil {
 		return ctrl.Result{}, err
+	}
+	if c.policy.Policy() != decidedBy { // reloaded while pods and templates were read
+		if changes(step, &n) {
+			c.pending.Refused(n.Name)
+		}
+		return ctrl.Result{RequeueAfter: conflictRetry}, nil
 	}
 	err = c.act(ctx, &n, step)
 	if apierrors.IsConflict(err) {

@@ -3,20 +3,27 @@ package visits
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/events"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
+	"github.com/pitcrew-dev/pitcrew/remediator/record/keystore"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/starts"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 	"github.com/pitcrew-dev/pitcrew/remediator/slim"
+	"github.com/pitcrew-dev/pitcrew/remediator/visits/failures"
 )
 
 // A kubelet adds static pods of megabytes each to its node, in the middle of a visit, so that the pods cannot be listed.
@@ -51,5 +58,70 @@ func TestAVisitEndsWhosePodsAreTooLargeToJudge(t *testing.T) {
 		if !strings.HasPrefix(ended.Outcome, "stopped because the node is too large to judge: list the pods on node a") || ended.Phase == phase || step.KeepJob != "" {
 			t.Errorf("%s: %+v", phase, ended)
 		}
+	}
+}
+
+// A step is decided by live reads, which take their time. A policy that is reloaded meanwhile has it decided anew: it may not repair any more.
+func TestAStepOfAPolicyThatWasReloadedIsNotTaken(t *testing.T) {
+	const repairs = `
+apiVersion: pitcrew.dev/v1alpha1
+kind: RemediationPolicy
+spec:
+  mode: enforce
+  budget: {maxNodes: 1}
+  repair: {mode: auto, actions: {ResetGPU: [{template: reset-gpu}]}}
+  rules: {xid: {match: {condition: GPUXidError, repair: [ResetGPU]}}}
+`
+	now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+	path := filepath.Join(t.TempDir(), "policy.yaml")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, reloaded := range map[string]string{
+		"the policy stays": repairs, "the policy observes": strings.Replace(repairs, "mode: enforce", "mode: observe", 1),
+	} {
+		t.Run(name, func(t *testing.T) {
+			write(repairs)
+			file, err := policy.Open(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			v := visit.Visit{ID: "v", Kind: visit.Repair, Quarantine: "q", Phase: visit.Emptying, Attempt: 1, StartedAt: now, PhaseSince: now, ActionSince: now}
+			n := recordedNode("a", visit.Record{Current: &v})
+			patched := 0
+			api := fake.NewClientBuilder().WithObjects(n).WithInterceptorFuncs(interceptor.Funcs{
+				List: func(_ context.Context, _ client.WithWatch, list client.ObjectList, _ ...client.ListOption) error {
+					if _, is := list.(*corev1.PodList); is {
+						write(reloaded)
+						if _, err := file.Reload(); err != nil {
+							t.Error(err)
+						}
+					}
+					return nil
+				},
+				Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
+					patched++
+					return nil
+				},
+			}).Build()
+			c := &Controller{
+				client: api, apiReader: api, policy: file, clock: clocktesting.NewFakePassiveClock(now), recorder: events.NewFakeRecorder(10),
+				pending: newWrites(), records: newRecords(), created: createdJobs{byNode: map[string]createdJob{}}, orphans: orphans{byNode: map[string]time.Time{}},
+				metrics: newMetrics(),
+			}
+			c.failures = failures.New(api, api, "pitcrew", file, c.clock)
+			c.starts = newStartsStore(keystore.Key{Client: api, Reader: api, Name: starts.Key}, c.clock)
+			c.sweeper = newSweeper(c, nil, 0)
+			result, err := c.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(n)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if want := map[bool]int{true: 1}[reloaded == repairs]; patched != want || want == 0 && (result.RequeueAfter != conflictRetry || len(c.pending.All()) > 0) {
+				t.Errorf("patched %d times, again after %s", patched, result.RequeueAfter)
+			}
+		})
 	}
 }
