@@ -85,7 +85,7 @@ func passesWritten(w *world, d time.Duration) {
 	for end := w.now.Add(d); w.now.Before(end); {
 		w.now = w.now.Add(time.Minute)
 		beats(w)
-		w.decide()
+		stores(w)
 		written(w)
 	}
 }
@@ -130,6 +130,13 @@ func TestWhatASwitchDoesToATaint(t *testing.T) {
 	switchtest.Check(t, "taint", anAction{
 		switchPolicy, switchWorld(switchPolicy), []step{gpu(lost)},
 		func(w *world) bool { return slices.ContainsFunc(w.node.Spec.Taints, ourTaint) }, true,
+	}.effect)
+}
+
+func TestWhatASwitchDoesToACordon(t *testing.T) {
+	text := strings.Replace(switchPolicy, "  rules:\n", "  handOff: {cordon: true}\n  rules:\n", 1)
+	switchtest.Check(t, "cordon", anAction{
+		text, switchWorld(text), []step{gpu(lost)}, func(w *world) bool { return w.node.Spec.Unschedulable }, true,
 	}.effect)
 }
 

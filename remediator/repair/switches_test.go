@@ -6,10 +6,13 @@ import (
 	"testing"
 	"time"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/bundle"
+	"github.com/pitcrew-dev/pitcrew/remediator/repair/operator"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/sweep"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
 	"github.com/pitcrew-dev/pitcrew/remediator/switchtest"
@@ -63,8 +66,9 @@ type visitAction struct {
 	prepare func(w *world, m *machine)
 	// turn is done before each step.
 	turn func(w *world)
-	// template is that of its Job; empty: it is an eviction.
+	// template is that of its Job; empty: it is an eviction, unless done reports whether it has begun.
 	template string
+	done     func(m *machine) bool
 }
 
 func (a visitAction) world(t *testing.T, limited bool) (*world, *machine) {
@@ -98,7 +102,10 @@ func (a visitAction) doneOn(w *world, m *machine) func() bool {
 		if a.turn != nil {
 			a.turn(w)
 		}
-		if a.template == "" {
+		switch {
+		case a.done != nil:
+			return a.done(m)
+		case a.template == "":
 			return w.evicted > 0
 		}
 		for _, job := range m.jobs {
@@ -136,7 +143,7 @@ func (a visitAction) effect(t *testing.T, by string) (e switchtest.Effect) {
 			t.Errorf("it does not begin once the switch is off: %+v\n%s", m.waiting, strings.Join(w.events, "\n"))
 		}
 	}
-	if a.template == "" {
+	if a.template == "" && a.done == nil {
 		return e
 	}
 	w, m = a.world(t, false)
@@ -162,12 +169,23 @@ func reports(message string) func(*world, *machine) {
 
 func TestWhatASwitchDoesToARepair(t *testing.T) {
 	for name, action := range map[string]visitAction{
-		"reset":  {nil, reports(ecc), nil, "reset-gpu"},
-		"reboot": {nil, reports(lost), nil, "reboot"},
+		"reset":  {nil, reports(ecc), nil, "reset-gpu", nil},
+		"reboot": {nil, reports(lost), nil, "reboot", nil},
+		// The labels of a node whose exporter does not leave it, so that there is no Job yet.
+		"labels of the GPU operator": {nil, func(w *world, m *machine) {
+			w.templates["reset-gpu"].Annotations = map[string]string{conditions.AnnotationPauses: conditions.PausesGPUOperator}
+			m.Labels[exporter] = "true"
+			if m.Name == "a" {
+				pod := cpuPod("exporter", "DaemonSet")
+				pod.Spec.NodeSelector = map[string]string{exporter: "true"}
+				m.pods = []corev1.Pod{pod}
+			}
+			w.fault(m, "GPUXidError", ecc)
+		}, nil, "", func(m *machine) bool { return m.Labels[exporter] == operator.Paused }},
 		"eviction": {[]string{"lemon:", "drain: {mode: evict, timeout: 2h}\n    lemon:"}, func(w *world, m *machine) {
 			m.pods = append(m.pods, gpuPod("train", "ReplicaSet"))
 			w.fault(m, "GPUXidError", ecc)
-		}, nil, ""},
+		}, nil, "", nil},
 	} {
 		t.Run(name, func(t *testing.T) { switchtest.Check(t, name, action.effect) })
 	}
@@ -178,7 +196,22 @@ func TestWhatASwitchDoesToAValidation(t *testing.T) {
 		w.fault(m, "GPUXidError", ecc)
 		w.until("quarantined", time.Hour, m.isQuarantined)
 		w.fault(m, "GPUXidError", "")
-	}, nil, "check"}.effect)
+	}, nil, "check", nil}.effect)
+}
+
+// The Job that collects is created where that of the first action would be. It has no label of a visit, so none deletes it.
+func TestWhatASwitchDoesToTheEvidenceBeforeARepair(t *testing.T) {
+	collected := map[string]bool{}
+	change := []string{"actions:", "collect: {template: collect}\n    actions:"}
+	switchtest.Check(t, "evidence before a repair", visitAction{change, func(w *world, m *machine) {
+		clear(collected)
+		w.onCreate = func(m *machine, _ *batchv1.Job) {
+			name := bundle.ForVisit(w.policy, m.Node, m.record().Current, w.now)
+			job := bundle.NewJob(&corev1.PodTemplate{}, m.Name, name, time.Hour)
+			collected[m.Name] = collected[m.Name] || name != "" && job.Labels[conditions.LabelVisit] == ""
+		}
+		w.fault(m, "GPUXidError", ecc)
+	}, nil, "", func(m *machine) bool { return collected[m.Name] }}.effect)
 }
 
 func TestWhatASwitchDoesToASweep(t *testing.T) {
@@ -197,12 +230,12 @@ func TestWhatASwitchDoesToASweep(t *testing.T) {
 		}
 	}
 	change := []string{"  rules:\n", "  sweeps: {often: {every: 1h, idleFor: 1m, maxNodes: 1, template: check}}\n  rules:\n"}
-	switchtest.Check(t, "sweep", visitAction{change, func(*world, *machine) {}, plan, "check"}.effect)
+	switchtest.Check(t, "sweep", visitAction{change, func(*world, *machine) {}, plan, "check", nil}.effect)
 }
 
 func TestWhatASwitchDoesToAFirstCheck(t *testing.T) {
 	change := []string{"  repair:\n", "  firstCheck: {conditions: [GPUXidError], template: check, maxNodes: 1}\n  repair:\n"}
 	switchtest.Check(t, "first check", visitAction{change, func(_ *world, m *machine) {
 		m.Spec.Taints = append(m.Spec.Taints, corev1.Taint{Key: conditions.TaintUnchecked, Effect: corev1.TaintEffectNoSchedule})
-	}, nil, "check"}.effect)
+	}, nil, "check", nil}.effect)
 }
