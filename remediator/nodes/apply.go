@@ -20,7 +20,7 @@ import (
 // settleDeadline bounds the read that reports whether a node was written.
 const settleDeadline = 5 * time.Second
 
-// errOutdated means that the policy has been reloaded since a decision was made, or that everything was paused without the cache showing it.
+// errOutdated means that the policy was reloaded since a decision was made, or that everything is paused and the cache does not show it.
 var errOutdated = errors.New("the decision is outdated")
 
 // apply carries out a decision on the node: at most one write, and Events only once it has succeeded. Applying a decision

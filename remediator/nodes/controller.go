@@ -268,6 +268,9 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{RequeueAfter: rest, Priority: ptr.To(0)}, nil
 	}
 	result, err := c.reconcile(ctx, req)
+	if errors.Is(err, errOutdated) { // what was not known has all nodes decided anew
+		result, err = ctrl.Result{RequeueAfter: limits.RetryBlocked}, nil
+	}
 	if saveErr := c.breaker.Save(ctx); saveErr != nil {
 		ctrl.LoggerFrom(ctx).Error(saveErr, "Failed to save the breaker state; retrying")
 		result.RequeueAfter = earlier(result.RequeueAfter, limits.RetryBlocked)
@@ -298,18 +301,15 @@ func (c *Controller) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, err
 	}
 	started := c.clock.Now().UTC()
-	by, err := c.basis(ctx)
+	by, err := c.basis(ctx, &n)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	look := c.lookAtDevices(ctx, by, &n)
-	decision, err := c.decide(ctx, by.policy, &n, look, started)
+	decision, err := c.decide(ctx, by, &n, started)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
 	switch err := c.apply(ctx, by, &n, decision, started); {
-	case errors.Is(err, errOutdated): // what it did not know has all nodes decided anew
-		return ctrl.Result{RequeueAfter: limits.RetryBlocked}, nil
 	case apierrors.IsConflict(err):
 		return ctrl.Result{RequeueAfter: conflictRetry}, nil
 	case apierrors.IsNotFound(err):
@@ -320,7 +320,7 @@ func (c *Controller) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err := c.deliver(&n, decision); err != nil {
 		return ctrl.Result{}, err
 	}
-	devicesWait := c.devices.Apply(ctx, &n, look, decision.Devices)
+	devicesWait := c.devices.Apply(ctx, &n, by.devices, decision.Devices)
 	jobsWait, evidenceWait := c.burst.TaintsFirst(n.Name, decision, started)
 	if jobsWait > 0 {
 		// Not with a low priority: among nodes that change all the time its turn would never come.
@@ -353,19 +353,17 @@ func earlier(a, b time.Duration) time.Duration {
 // decide decides about one node at a time, and takes the place under the budgets before the write is under way: two nodes
 // decided side by side would both take the last one. n becomes what it is by our own writes. No request to the API server
 // is made while other decisions wait.
-func (c *Controller) decide(
-	ctx context.Context, p *policy.Policy, n *corev1.Node, look *devices.Look, now time.Time,
-) (quarantine.Decision, error) {
+func (c *Controller) decide(ctx context.Context, by basis, n *corev1.Node, now time.Time) (quarantine.Decision, error) {
 	if err := c.catchUp.Wait(ctx); err != nil {
 		return quarantine.Decision{}, fmt.Errorf("nothing is decided yet: %w", err)
 	}
-	if err := c.breaker.Refresh(ctx, p); err != nil {
+	if err := c.breaker.Refresh(ctx, by.policy); err != nil {
 		return quarantine.Decision{}, err
 	}
-	if err := c.known.Refresh(ctx, p); err != nil {
+	if err := c.known.Refresh(ctx, by.policy); err != nil {
 		return quarantine.Decision{}, err
 	}
-	d, err := c.decideAlone(ctx, p, n, look, now)
+	d, err := c.decideAlone(ctx, by.policy, n, by.devices, now)
 	if err != nil {
 		return quarantine.Decision{}, err
 	}

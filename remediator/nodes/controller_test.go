@@ -285,7 +285,7 @@ func TestANodeIsDecidedAsTheCacheShowsItThen(t *testing.T) {
 	r.reconcile(t, "a")
 	r.client.nodes[0] = *r.client.live["a"]
 	r.reconcile(t, "b") // sees the write of a in the cache, so it is pending no more
-	d, err := r.decide(t.Context(), r.policy.Policy(), before, nil, r.clock.Now())
+	d, err := r.decide(t.Context(), basis{policy: r.policy.Policy()}, before, r.clock.Now())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -114,15 +114,20 @@ func (c *Controller) observe(ctx context.Context, p *policy.Policy, n *corev1.No
 	return o, err
 }
 
-// basis is what a decision is made by, beside the nodes: the policy, and why everything is paused as the cache shows it.
+// basis is what a decision is made by, beside the nodes: the policy, why everything is paused as the cache shows it, and the devices of the
+// node; nil while everything is paused, or if no policy has ever isolated devices.
 type basis struct {
-	policy *policy.Policy
-	paused string
+	policy  *policy.Policy
+	paused  string
+	devices *devices.Look
 }
 
-func (c *Controller) basis(ctx context.Context) (by basis, err error) {
+func (c *Controller) basis(ctx context.Context, n *corev1.Node) (by basis, err error) {
 	by.policy = c.policy.Policy()
 	by.paused, err = pause.Reason(ctx, c.client, c.namespace)
+	if err == nil && c.devices != nil && by.paused == "" && c.known.Of(by.policy).CanIsolate() {
+		by.devices = c.devices.Look(ctx, by.policy, n)
+	}
 	return by, err
 }
 
@@ -139,7 +144,8 @@ func (c *Controller) confirm(ctx context.Context, by basis) error {
 	return err
 }
 
-// livePause is why everything is paused, as the API server says. In a burst of faults one answer is for all nodes that are written meanwhile.
+// livePause is why everything is paused, as the API server says. In a burst of faults one answer is for all nodes that are written in its
+// time.
 type livePause struct {
 	mu    sync.Mutex
 	at    time.Time
@@ -160,14 +166,6 @@ func (l *livePause) reason(ctx context.Context, live client.Reader, namespace st
 		l.known, l.at = known, now
 	}
 	return known, err
-}
-
-// lookAtDevices returns what the devices of a node are, but nothing while everything is paused, or if no policy has ever isolated devices.
-func (c *Controller) lookAtDevices(ctx context.Context, by basis, n *corev1.Node) *devices.Look {
-	if c.devices == nil || by.paused != "" || !c.known.Of(by.policy).CanIsolate() {
-		return nil
-	}
-	return c.devices.Look(ctx, by.policy, n)
 }
 
 // canIsolate returns what reports whether a policy has ever isolated devices.
