@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/goldentest"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 )
 
@@ -166,6 +167,82 @@ func TestAPhaseOfALaterVersionEnds(t *testing.T) {
 	closed := strings.Replace(full().String(), `"last":[`, `"last":[{"id":"x","phase":"archived","causes":[]},`, 1)
 	if r, err := causes.ParseRecord(closed); err != nil || len(r.Last) != len(full().Last) {
 		t.Errorf("a closed one: %+v, %v", r, err)
+	}
+}
+
+// withNext adds a field to every object of a record, as a next version may.
+func withNext(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		for key, value := range v {
+			if key != "labels" && key != "annotations" { // maps of a fixed form
+				v[key] = withNext(value)
+			}
+		}
+		v["next"] = map[string]any{"fan": []any{1, "x"}}
+	case []any:
+		for i := range v {
+			v[i] = withNext(v[i])
+		}
+	}
+	return v
+}
+
+// After a downgrade, in every phase that a golden has, isolations of devices, broken links and incidents among them: fields that are not
+// known change no answer.
+func TestFieldsOfTheNextVersionChangeNoAnswer(t *testing.T) {
+	for name, made := range goldens {
+		t.Run(name, func(t *testing.T) {
+			k := goldentest.Read(t, "quarantines/"+name, made)
+			for _, n := range append([]*corev1.Node{k.Node}, k.Others...) {
+				text, has := n.Annotations[conditions.AnnotationQuarantine]
+				if !has {
+					continue
+				}
+				var fields map[string]any
+				if err := json.Unmarshal([]byte(text), &fields); err != nil {
+					t.Fatal(err)
+				}
+				next, err := json.Marshal(withNext(fields))
+				if err != nil {
+					t.Fatal(err)
+				}
+				n.Annotations[conditions.AnnotationQuarantine] = string(next)
+			}
+			goldentest.Answer(t, "quarantines/"+name, k.goesOn(t))
+		})
+	}
+}
+
+// The role of a broken link, and a phase of an isolation, that a later version has: the node returns, and neither taint nor rule stays.
+func TestWhatALaterVersionSaysOfLinksAndDevicesEnds(t *testing.T) {
+	for name, change := range map[string][]string{
+		"link-origin": {`"role":"origin"`, `"role":"relay"`},
+		"link-victim": {`"role":"victim"`, `"role":"relay"`},
+		"isolated":    {`"phase":"quarantined"`, `"phase":"draining"`},
+		"incident":    {`"phase":"quarantined"`, `"phase":"draining"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			k := goldentest.Read(t, "quarantines/"+name, goldens[name])
+			text := k.Node.Annotations[conditions.AnnotationQuarantine]
+			later := strings.Replace(text, change[0], change[1], 1)
+			if later == text {
+				t.Fatalf("no %s in %s", change[0], text)
+			}
+			k.Node.Annotations[conditions.AnnotationQuarantine] = later
+			// What it has is not lost before the node is healthy.
+			was := k.Node.DeepCopy().Spec.Taints
+			a := k.goesOn(t)
+			if len(was) > 0 && len(a.First.Taints) != len(was) {
+				t.Errorf("first taints %v, which were %v", a.First.Taints, was)
+			}
+			if name == "isolated" && a.First.Rules == "" {
+				t.Error("its rules are lost at once")
+			}
+			if a.Healthy.Phase != causes.Released || len(a.Healthy.Taints) > 0 || a.Healthy.Rules != "" {
+				t.Errorf("in the end %+v", a.Healthy)
+			}
+		})
 	}
 }
 
