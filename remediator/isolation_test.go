@@ -238,7 +238,7 @@ func (tm team) hasRules(want string) {
 }
 
 // One of eight GPUs has a fault, on a real control plane: its job alone is restarted, on another GPU of the same node.
-func TestOneGPUIsIsolatedAndOnlyItsJobIsRestarted(t *testing.T) {
+func TestOneDeviceIsIsolatedAndOnlyItsJobIsRestarted(t *testing.T) {
 	tm := newDeviceTeam(t, "isolation", 1)
 	node := tm.nodes[0]
 	tm.deviceJobs(7)
@@ -278,7 +278,7 @@ func TestOneGPUIsIsolatedAndOnlyItsJobIsRestarted(t *testing.T) {
 }
 
 // With one of eight GPUs isolated, the scheduler places seven pods of one GPU on the node, and the eighth after the release.
-func TestSevenOfEightGPUsStayInUse(t *testing.T) {
+func TestSevenOfEightDevicesStayInUse(t *testing.T) {
 	tm := newDeviceTeam(t, "isolation-seven", 1)
 	node := tm.nodes[0]
 	tm.start(tm.policy(1, "isolate: device", "clearAfter: 1s"), alone)
@@ -306,7 +306,7 @@ func TestSevenOfEightGPUsStayInUse(t *testing.T) {
 
 // A pod that asked for an extended resource has its GPU by a claim which the scheduler made. Kubernetes does not evict it, whatever the
 // effect (kubernetes/kubernetes#141290).
-func TestAJobWithAGPUAsAnExtendedResourceIsRestarted(t *testing.T) {
+func TestAJobWithADeviceAsAnExtendedResourceIsRestarted(t *testing.T) {
 	tm := newDeviceTeam(t, "isolation-extended", 1)
 	node := tm.nodes[0]
 	tm.createDeviceJobs(7, byResource)
@@ -352,7 +352,7 @@ func (tm team) blocked(job string) (notes []string) {
 }
 
 // Whose claims cannot be read may hold the GPU. Its job says so once, and is restarted when they can.
-func TestAJobWaitsUntilItsClaimsCanBeRead(t *testing.T) {
+func TestAJobWaitsUntilTheClaimsOfItsDevicesCanBeRead(t *testing.T) {
 	tm := newDeviceTeam(t, "isolation-unread", 1)
 	node := tm.nodes[0]
 	tm.deviceJobs(3)
@@ -410,7 +410,7 @@ func TestAJobWaitsUntilItsClaimsCanBeRead(t *testing.T) {
 }
 
 // A kubelet may publish as many slices as it likes.
-func TestSlicesAreReadUpToABound(t *testing.T) {
+func TestSlicesOfDevicesAreReadUpToABound(t *testing.T) {
 	tm := newDeviceTeam(t, "isolation-slices", 2)
 	for i, n := range []int{100, 128} { // beside the one with the GPUs, which is the last
 		for k := range n {
@@ -431,7 +431,7 @@ func TestSlicesAreReadUpToABound(t *testing.T) {
 }
 
 // A rule that only observes changes nothing: it writes no DeviceTaintRule, and the Event says what it would do.
-func TestObservedIsolationChangesNothing(t *testing.T) {
+func TestObservedIsolationOfADeviceChangesNothing(t *testing.T) {
 	tm := newDeviceTeam(t, "isolation-observed", 1)
 	node := tm.nodes[0]
 	tm.start(tm.policy(1, "isolate: device", "mode: observe", "restartJobs: true"), alone)
@@ -522,7 +522,7 @@ func (tm team) devicesAreUnknownForLong(name string) {
 	})
 }
 
-func TestWithoutRightsTheNodeIsQuarantined(t *testing.T) {
+func TestWithoutRightsForDevicesTheNodeIsQuarantined(t *testing.T) {
 	tm := newDeviceTeam(t, "isolation-refused", 1)
 	node := tm.nodes[0]
 	deny := []byte(`
@@ -561,7 +561,7 @@ spec: {policyName: no-device-rules, validationActions: [Deny]}
 
 // A remediator that was killed after the release of a node, before it deleted the rules, deletes them when it starts again. So it does for
 // a node that was deleted meanwhile.
-func TestRulesThatNoQuarantineExplainsAreDeleted(t *testing.T) {
+func TestDeviceRulesThatNoQuarantineExplainsAreDeleted(t *testing.T) {
 	tm := newDeviceTeam(t, "isolation-left", 2)
 	for i, name := range tm.nodes {
 		n := devices.Node{Name: name, UID: tm.get(name).UID}
