@@ -90,9 +90,6 @@ func (w *world) begins(pool string) *scene {
 // ends has the hardware and the jobs go on, and the version that leads then end all that another one has begun.
 func (s *scene) ends() {
 	s.Helper()
-	if now := s.rules(1)[0]; now.UID != s.rule.UID {
-		s.Errorf("rule %s was made anew", now.Name)
-	}
 	s.kubelet(s.old, 143, "")
 	restarted := s.restart("Done")
 	for _, name := range []string{"id", "startedAt", "quarantines"} {
@@ -111,6 +108,13 @@ func (s *scene) ends() {
 	s.proves(s.repaired, "repair", "GPUXidError")
 	s.differs("the quarantine of the repair", s.records["quarantine"].at("id"), s.released(s.repaired, "GPUXidError").at("id"))
 
+	// The version that leads has decided about all nodes by now.
+	for _, name := range []string{"address", "uuid"} {
+		s.differs("the isolation, "+name, s.records["isolation"].at("isolation", "gpus", name), s.quarantine(s.isolated, "quarantined").at("isolation", "gpus", name))
+	}
+	if now := s.rules(1)[0]; now.UID != s.rule.UID {
+		s.Errorf("rule %s was made anew", now.Name)
+	}
 	s.differs("the quarantine of the isolation", s.records["isolation"].at("id"), s.released(s.isolated, "GPUMemoryError").at("id"))
 	s.rules(0)
 
