@@ -13,9 +13,10 @@ func TestParseBreaker(t *testing.T) {
 	for text, want := range map[string]time.Time{
 		"":                                    {},
 		`{"openedAt":"2026-11-20T11:30:00Z"}`: now.Add(-30 * time.Minute),
-		`{"openedAt":"2026-11-20T12:30:00Z"}`: now, // from a clock that was wrong: it must end
-		`{}`:                                  now,
-		"open":                                now,
+		`{"openedAt":"2026-11-20T11:30:00Z","next":{"a":[1]}}`: now.Add(-30 * time.Minute), // of the next version
+		`{"openedAt":"2026-11-20T12:30:00Z"}`:                  now,                        // from a clock that was wrong: it must end
+		`{}`:                                                   now,
+		"open":                                                 now,
 	} {
 		got := ParseBreaker(text, now)
 		if (got == nil) != want.IsZero() || got != nil && !got.OpenedAt.Equal(want) {

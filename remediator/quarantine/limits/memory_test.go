@@ -43,6 +43,10 @@ func TestAMemoryIsReadBackAsItWasWritten(t *testing.T) {
 	if diff := cmp.Diff(m.entries(), got.entries()); diff != "" || len(got.entries()) != 3 {
 		t.Error(diff)
 	}
+	// The next version adds fields.
+	if next, err := ParseMemory(strings.ReplaceAll(m.String(), `{"n":`, `{"next":{"a":[1]},"n":`), noon); err != nil || next.String() != m.String() {
+		t.Errorf("with fields of the next version it is %s, %v", next, err)
+	}
 	if empty, err := ParseMemory("", noon); err != nil || empty.String() != "" {
 		t.Errorf("an empty memory is %q, %v", empty, err)
 	}

@@ -32,6 +32,11 @@ func TestARingIsReadAsItWasWritten(t *testing.T) {
 	if diff := cmp.Diff(Ring{start("c", now), start("b", now.Add(-time.Hour))}, read); diff != "" {
 		t.Error(diff)
 	}
+	// The next version adds fields.
+	next, err := Parse(strings.ReplaceAll(written.String(), `{"n":`, `{"next":{"a":[1]},"n":`), now)
+	if diff := cmp.Diff(read, next); diff != "" || err != nil {
+		t.Error(err, diff)
+	}
 	if left := read.Without(start("c", now)); len(left) != 1 || len(read) != 2 {
 		t.Errorf("%v of %v", left, read)
 	}
