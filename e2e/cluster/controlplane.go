@@ -121,7 +121,8 @@ func (c *Cluster) startEtcd(ctx context.Context) (err error) {
 	c.etcd, err = c.run("etcd", components.Kube.Path(c.Root), nil, "etcd", "--name=e2e", "--data-dir="+etcdData,
 		"--listen-client-urls=unix://"+clients, "--advertise-client-urls=unix://"+clients,
 		"--listen-peer-urls=unix://"+peers, "--initial-advertise-peer-urls=unix://"+peers,
-		"--initial-cluster=e2e=unix://"+peers, "--unsafe-no-fsync", "--quota-backend-bytes=8589934592") // 8 GiB, for bench/scale
+		"--initial-cluster=e2e=unix://"+peers, "--unsafe-no-fsync", "--quota-backend-bytes=8589934592", // 8 GiB, for bench/scale
+		"--snapshot-count=1000", "--snapshot-catchup-entries=100") // it keeps so many writes in memory, and attacks write megabytes
 	if err != nil {
 		return err
 	}
