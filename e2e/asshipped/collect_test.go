@@ -103,7 +103,8 @@ func (r *runner) run(pod *corev1.Pod) error {
 	c := pod.Spec.Containers[0]
 	args := append(append([]string{}, c.Args...), "-termination-log=", "-dir="+r.path("evidence"))
 	if c.Name == "collect" {
-		args = append(args, "-plugins="+r.path("plugins"), "-kmsg="+r.path("kmsg"), "-sysfs="+r.path("sys"), "-state-dir="+r.path("state"), "-systemd="+r.path("systemd"))
+		// The disk of the tests may be fuller than that of a node.
+		args = append(args, "-min-free=1", "-plugins="+r.path("plugins"), "-kmsg="+r.path("kmsg"), "-sysfs="+r.path("sys"), "-state-dir="+r.path("state"), "-systemd="+r.path("systemd"))
 	}
 	cmd := exec.CommandContext(r.T.Context(), filepath.Join(r.Root, "bin", filepath.Base(c.Command[0])), args...)
 	cmd.Env = append(os.Environ(), "PATH="+r.dir+":"+os.Getenv("PATH"))
