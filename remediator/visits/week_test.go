@@ -37,7 +37,7 @@ import (
 
 // The defaults are what everybody has time for. `make nightly` has a week of 50 nodes, bench/results/repair.md the result of 500.
 var (
-	weekNodes = flag.Int("week.nodes", 15, "how many nodes TestAWeekOfSweeps has")
+	weekNodes = flag.Int("week.nodes", 10, "how many nodes TestAWeekOfSweeps has")
 	weekDays  = flag.Int("week.days", 1, "how many days its week has; sweeps, jobs and gangs come as many times sooner")
 )
 
