@@ -304,8 +304,8 @@ func TestSevenOfEightDevicesStayInUse(t *testing.T) {
 	tm.runDeviceJobs(8)
 }
 
-// A pod that asked for an extended resource has its GPU by a claim which the scheduler made. Kubernetes does not evict it, whatever the
-// effect (kubernetes/kubernetes#141290).
+// A pod that asked for an extended resource has its GPU by a claim which the scheduler made. Before Kubernetes 1.37.2 effect NoExecute
+// did not evict it (kubernetes/kubernetes#141290).
 func TestAJobWithADeviceAsAnExtendedResourceIsRestarted(t *testing.T) {
 	tm := newDeviceTeam(t, "isolation-extended", 1)
 	node := tm.nodes[0]
@@ -321,9 +321,9 @@ func TestAJobWithADeviceAsAnExtendedResourceIsRestarted(t *testing.T) {
 			t.Fatalf("pod %s has its GPU in another way: %+v", p.Name, p.Status)
 		}
 	}
-	tm.start(tm.policy(1, "isolate: device", "restartJobs: true", "taint: {effect: NoExecute}"), alone)
+	tm.start(tm.policy(1, "isolate: device", "restartJobs: true"), alone)
 	tm.report(node, "True", ecc)
-	tm.hasRules(node + "/gpu-1:NoExecute")
+	tm.hasRules(node + "/gpu-1:NoSchedule")
 	tm.onlyRestarted(victim, before)
 	if now, _ := tm.holders(); now[node+"/gpu-1"] != "" {
 		t.Errorf("devices are held by %v", now)

@@ -392,8 +392,8 @@ func TestAnOutageOfTheAPIServerIsSurvived(t *testing.T) {
 
 	tm.StopAPIServer()
 	tm.rewrite(policy, "for: 1h", "for: 1s")
-	tm.until("a write fails", func() error {
-		if log := remediator.Log(); !strings.Contains(log, "patch node "+second) {
+	tm.until("a question before the write fails", func() error {
+		if log := remediator.Log(); !strings.Contains(log, "pitcrew-pause\\\": dial tcp") {
 			return errStill
 		}
 		return nil

@@ -341,7 +341,7 @@ func TestAFullDiskIsNotMadeFuller(t *testing.T) {
 func TestADiskThatOthersFillMeanwhile(t *testing.T) {
 	b := bundle(t)
 	b.Dir, b.MinFree = tmpfs(t, "16m"), 15
-	fills := Part{Name: "a.txt", Limit: time.Second, Read: func(_ context.Context, w io.Writer) error {
+	fills := Part{Name: "a.txt", Limit: time.Minute, Read: func(_ context.Context, w io.Writer) error {
 		_, err := io.WriteString(w, strings.Repeat("a\n", 1<<19))
 		return errors.Join(err, os.WriteFile(filepath.Join(b.Dir, "others"), make([]byte, 13<<20), 0o600))
 	}}

@@ -44,7 +44,7 @@ type answer struct {
 }
 
 // podHolds reports whether one of a pod's claims holds a device of the quarantine. A pod that got its device as an extended resource has a
-// claim like any other; Kubernetes does not evict such a pod, whatever the effect of the taint. answers are those so far, by claim.
+// claim like any other. answers are those so far, by claim.
 func (r Reader) podHolds(ctx context.Context, t restart.Trigger, pod *corev1.Pod, answers map[client.ObjectKey]answer) answer {
 	var unread error
 	for _, name := range devices.ClaimsOf(pod) {
