@@ -158,17 +158,16 @@ func TestWhatATenantPrintsCostsLittleAndDelaysNobody(t *testing.T) {
 	// A machine that is slow has fewer of the abuser looked at in each round: the time of its lists and matches is its own.
 	rounds := 0
 	for ; rounds < 3 || rounds < 20 && countKinds() <= len(kinds); rounds++ {
-		look := rounds
 		r.idle()
 		at := asked()
 		r.clock.ahead.Add(int64(15 * time.Minute)) // and its pace has recovered
-		tick := fmt.Sprintf(`{"metadata":{"annotations":{"e2e.pitcrew.dev/look":"%d"}}}`, look)
+		tick := fmt.Sprintf(`{"metadata":{"annotations":{"e2e.pitcrew.dev/look":"%d"}}}`, rounds)
 		// A change of the namespace has all of its jobs looked at.
 		if err := r.c.Client.Patch(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: abuser}}, client.RawPatch("application/merge-patch+json", []byte(tick))); err != nil {
 			t.Fatal(err)
 		}
 		looked(at, 1, abusers...)
-		r.touch(map[string]any{"e2e.pitcrew.dev/look": fmt.Sprint(look)})
+		r.touch(map[string]any{"e2e.pitcrew.dev/look": fmt.Sprint(rounds)})
 		touched := time.Now()
 		looked(at, 1, r.pods...)
 		took := time.Since(touched)
