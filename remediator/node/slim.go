@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"unicode/utf8"
 	"weak"
 
 	corev1 "k8s.io/api/core/v1"
@@ -22,6 +23,8 @@ const (
 	MaxKept = 96 << 10
 	// tooLarge is an annotation of a Node in the cache of which not all is kept. The API server accepts no such key.
 	tooLarge = "/too-large"
+	// maxIdentity is the most bytes of a boot ID or a SystemUUID: UUIDs have 36, and records have room for this.
+	maxIdentity = 64
 	// perEntry is what an entry of a list or a map costs beside its text, in bytes, about.
 	perEntry = 64
 )
@@ -102,9 +105,7 @@ func (s *Slimmer) fill(slim, n, last *corev1.Node) {
 	})) {
 		slim.Status.Conditions = slices.Clone(n.Status.Conditions) // without the room that decoding has left
 	}
-	if b.take("boot id", len(n.Status.NodeInfo.BootID)) {
-		slim.Status.NodeInfo.BootID = orLast(n.Status.NodeInfo.BootID, last.Status.NodeInfo.BootID)
-	}
+	slim.Status.NodeInfo.BootID = orLast(Identity(n.Status.NodeInfo.BootID), last.Status.NodeInfo.BootID)
 	if managers := SlimManagedFields(n); b.take("managed fields", sum(managers, func(metav1.ManagedFieldsEntry) int { return 4 * perEntry })) {
 		slim.ManagedFields = managers
 	}
@@ -133,6 +134,15 @@ func (s *Slimmer) fill(slim, n, last *corev1.Node) {
 	default:
 		slim.Annotations = annotations
 	}
+}
+
+// Identity returns a boot ID or a SystemUUID of a Node as records keep it: empty, which means not known, if no kernel and no firmware has
+// such a one. The kubelet writes them, and the API server keeps any text; one that a record cannot hold would differ from it for ever.
+func Identity(text string) string {
+	if len(text) > maxIdentity || !utf8.ValidString(text) {
+		return ""
+	}
+	return text
 }
 
 // budget is the room that is left for a node.

@@ -84,7 +84,6 @@ func TestWhatIsKeptOfANodeIsBounded(t *testing.T) {
 		"conditions": func(n *corev1.Node) {
 			n.Status.Conditions[1].Message = strings.Repeat("x", 1<<20)
 		},
-		"boot id": func(n *corev1.Node) { n.Status.NodeInfo.BootID = strings.Repeat("x", 1<<20) },
 		"managed fields": func(n *corev1.Node) {
 			n.Spec.Unschedulable = true
 			entry := metav1.ManagedFieldsEntry{Manager: "m", FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:unschedulable":{}}}`)}
@@ -138,6 +137,27 @@ func TestWhatIsKeptOfANodeIsBounded(t *testing.T) {
 				t.Errorf("a node that was too large is so for ever: %v, %q", err, TooLarge(again.(*corev1.Node)))
 			}
 		})
+	}
+}
+
+// A kubelet may write any text as its boot. Were it kept, each decision would find another one than the record, in which JSON replaces bytes
+// that are no UTF-8, and write the record once more.
+func TestABootThatNoKernelHasIsNotKnown(t *testing.T) {
+	for boot, want := range map[string]string{
+		"b1946ac9-2a4c-4d1b-8f0e-000000000001": "b1946ac9-2a4c-4d1b-8f0e-000000000001",
+		strings.Repeat("x", 64):                strings.Repeat("x", 64),
+		strings.Repeat("x", 65):                "",
+		strings.Repeat("x", 1<<20):             "",
+		"b1946ac9\xff":                         "",
+		"":                                     "",
+	} {
+		slimmer := NewSlimmer(256, nil)
+		n := nodetest.Realistic(1)
+		n.Status.NodeInfo.BootID = boot
+		slim, err := slimmer.Slim(n)
+		if got := slim.(*corev1.Node); err != nil || got.Status.NodeInfo.BootID != want || Excluded(got) {
+			t.Errorf("%.40q is kept as %.40q, want %q; excluded: %v, %v", boot, got.Status.NodeInfo.BootID, want, Excluded(got), err)
+		}
 	}
 }
 

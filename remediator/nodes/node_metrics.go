@@ -51,7 +51,7 @@ func (c collector) readingOf(p *policy.Policy, n *corev1.Node, condition corev1.
 	if !named {
 		return reading{}, false
 	}
-	r := reading{status: string(condition.Status), since: condition.LastTransitionTime.Time}
+	r := reading{status: statusOf(condition), since: condition.LastTransitionTime.Time}
 	if _, class, ok := p.Match(n.Labels, condition); ok {
 		r.repair = class.String()
 	}
@@ -64,6 +64,17 @@ func (c collector) readingOf(p *policy.Policy, n *corev1.Node, condition corev1.
 		r.status, r.since = stale, heartbeat.Add(limit)
 	}
 	return r, true
+}
+
+// statusOf is the status of a condition as a label: Unknown, if it is none that Kubernetes has. The API server keeps any text that a kubelet
+// writes; each would be another series, and one that is no UTF-8 would end the program.
+func statusOf(condition corev1.NodeCondition) string {
+	switch condition.Status {
+	case corev1.ConditionTrue, corev1.ConditionFalse:
+		return string(condition.Status)
+	default:
+		return string(corev1.ConditionUnknown)
+	}
 }
 
 // collectNodes names the nodes that need attention.

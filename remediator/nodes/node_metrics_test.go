@@ -65,8 +65,10 @@ func TestOnlyNodesThatNeedAttentionAreNamed(t *testing.T) {
 		"silent":     {kind: "GPUXidError", status: "False", heartbeat: old, want: `condition="GPUXidError",node="n",repair="",status="Stale"} 1.79517594e+09`},
 		"ill, stale": {kind: "GPUXidError", status: "True", message: ecc, heartbeat: old, want: `condition="GPUXidError",node="n",repair="ResetGPU",status="Stale"} 1.79517594e+09`},
 		"ahead":      {kind: "GPUXidError", status: "True", message: ecc, heartbeat: time.Hour, want: `condition="GPUXidError",node="n",repair="ResetGPU",status="Stale"} 1.7951616e+09`},
-		"foreign":    {kind: "KernelDeadlock", status: "True", heartbeat: fresh},
-		"verdict":    {kind: "SlowNode", status: "False", heartbeat: -1000 * time.Hour},
+		// A kubelet writes any text, and a label that is no UTF-8 ends the program.
+		"no status of Kubernetes": {kind: "GPUXidError", status: "True\xff", message: ecc, heartbeat: fresh, want: `condition="GPUXidError",node="n",repair="",status="Unknown"} 1.7951616e+09`},
+		"foreign":                 {kind: "KernelDeadlock", status: "True", heartbeat: fresh},
+		"verdict":                 {kind: "SlowNode", status: "False", heartbeat: -1000 * time.Hour},
 		"old verdict": {kind: "SlowNode", status: "True", message: "Inspect node: confirmed slow", heartbeat: -169 * time.Hour,
 			want: `condition="SlowNode",node="n",repair="Inspect",status="Stale"} 1.7951724e+09`},
 		"maintained": {kind: "GPUXidError", status: "Unknown", heartbeat: old, change: func(n *corev1.Node) {

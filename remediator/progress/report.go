@@ -40,7 +40,8 @@ const (
 	maxNamed = 8
 	// maxRanks is how many ranks the evidence has, maxConditions how many conditions of a node.
 	maxRanks, maxConditions = 1024, 64
-	// maxEvents is how many Events about a pod or a node are read, maxReason how much of a reason is kept, in bytes.
+	// maxEvents is how many Events about a pod or a node are read, maxReason how much of a reason is kept, or of the type of a condition, in
+	// bytes: a ConfigMap holds 1 MiB, and a kubelet writes any text.
 	maxEvents, maxReason = 20, 128
 	// evidencePerDay is how much evidence is kept of one job in 24 hours.
 	evidencePerDay = 10
@@ -194,7 +195,9 @@ func (f *follower) nodesOf(ctx context.Context, ranks []stall.Rank, of []int) (a
 			log.FromContext(ctx).Error(err, "The conditions of a node are not in the evidence", "node", found.Name)
 		}
 		for _, c := range node.Status.Conditions[:min(len(node.Status.Conditions), maxConditions)] {
-			found.Conditions = append(found.Conditions, Condition{string(c.Type), c.Status, c.Reason})
+			found.Conditions = append(found.Conditions, Condition{
+				causes.Clip(string(c.Type), maxReason), corev1.ConditionStatus(causes.Clip(string(c.Status), maxReason)), causes.Clip(c.Reason, maxReason),
+			})
 		}
 		all = append(all, found)
 	}
@@ -254,7 +257,7 @@ func (f *follower) eventsOf(ctx context.Context, evidence Evidence) (all []Event
 			if e.Series != nil {
 				last, count = e.Series.LastObservedTime.Time, e.Series.Count
 			}
-			all = append(all, EventEvidence{kind, name, e.Type, causes.Clip(e.Reason, maxReason), max(count, 1),
+			all = append(all, EventEvidence{kind, name, causes.Clip(e.Type, maxReason), causes.Clip(e.Reason, maxReason), max(count, 1),
 				slices.MaxFunc([]time.Time{last, e.EventTime.Time}, time.Time.Compare)})
 		}
 	}

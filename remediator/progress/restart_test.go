@@ -2,6 +2,7 @@ package progress
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs"
@@ -136,5 +138,29 @@ func TestSoMuchEvidenceIsKeptInADay(t *testing.T) {
 	known, _ := f.follow(req, object, stall.Annotations{Progress: "step", StalledAfter: "15m"})
 	if said, err := f.keep(t.Context(), object, known, Evidence{Namespace: "a", TakenAt: noon.Add(3 * time.Hour)}); err != nil || !strings.HasSuffix(said, "has the evidence") {
 		t.Errorf("three hours later: %q, %v", said, err)
+	}
+}
+
+// A ConfigMap holds 1 MiB, and eight kubelets may write nearly that much into the conditions of their nodes.
+func TestWhatNodesSayFillsNoEvidence(t *testing.T) {
+	f, _ := newFollower()
+	var nodes []client.Object
+	var ranks []stall.Rank
+	var behind []int
+	for i := range maxNamed {
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("n", i)}}
+		for range maxConditions {
+			long := strings.Repeat("x", 500)
+			n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{
+				Type: corev1.NodeConditionType(long), Status: corev1.ConditionStatus(long), Reason: long,
+			})
+		}
+		nodes, ranks, behind = append(nodes, n), append(ranks, stall.Rank{Node: n.Name}), append(behind, i)
+	}
+	f.api = fake.NewClientBuilder().WithObjects(nodes...).Build()
+	all := f.nodesOf(t.Context(), ranks, behind)
+	text, err := json.Marshal(all)
+	if err != nil || len(all) != maxNamed || len(all[7].Conditions) != maxConditions || len(text) > 256<<10 {
+		t.Errorf("%d nodes in %d bytes: %v", len(all), len(text), err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/validation/path"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -151,6 +152,10 @@ func (r OwnerResolver) resolve(ctx context.Context, namespace string, owner meta
 	top := Workload{Namespace: namespace}
 	for range maxOwners {
 		top.Owners = append(top.Owners, owner)
+		if len(path.IsValidPathSegmentName(owner.Name)) > 0 {
+			// No object has such a name. The client does not ask for one, but answers with an error, as if the API server were away.
+			return Workload{}, nil
+		}
 		if isPod(owner) { // the leader of a LeaderWorkerSet's group owns its workers
 			// Their StatefulSet has the leader's name (sigs.k8s.io/lws pkg/controllers, constructWorkerStatefulSetApplyConfiguration).
 			if n := len(top.Owners); n != 2 || top.Owners[0].Name != owner.Name {

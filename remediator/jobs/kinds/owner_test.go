@@ -41,8 +41,11 @@ func TestOwnerResolver(t *testing.T) {
 		"a DaemonSet":                   {"apps/v1 DaemonSet agent", object("v1", "Pod", "p", "", ""), "", "", 0},
 		"owners in a circle":            {"apps/v1 StatefulSet a", object("apps/v1", "StatefulSet", "a", "apps/v1 StatefulSet b", app) + object("apps/v1", "StatefulSet", "b", "apps/v1 StatefulSet a", app), "StatefulSet b", "StatefulSet a", 1},
 		"an owner that is gone":         {"batch/v1 Job train-0", object("v1", "Pod", "p", "", ""), "", "", 0},
-		"another owner of the name":     {"batch/v1 Job train-0", strings.Replace(job, "train-0-uid", "other-uid", 1), "", "", 0},
-		"another leader of the name":    {"apps/v1 StatefulSet train-0", strings.Replace(groups, "kind: Pod\nmetadata: {name: train-0, namespace: team, uid: train-0-uid", "kind: Pod\nmetadata: {name: train-0, namespace: team, uid: other-uid", 1), "", "", 0},
+		// Whoever may create pods may write these, and the client refuses to ask for them.
+		"an owner with a name of two":  {"batch/v1 Job a/b", object("v1", "Pod", "p", "", ""), "", "", 0},
+		"an owner named like a folder": {"v1 Pod ..", object("v1", "Pod", "p", "", ""), "", "", 0},
+		"another owner of the name":    {"batch/v1 Job train-0", strings.Replace(job, "train-0-uid", "other-uid", 1), "", "", 0},
+		"another leader of the name":   {"apps/v1 StatefulSet train-0", strings.Replace(groups, "kind: Pod\nmetadata: {name: train-0, namespace: team, uid: train-0-uid", "kind: Pod\nmetadata: {name: train-0, namespace: team, uid: other-uid", 1), "", "", 0},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

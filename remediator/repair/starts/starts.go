@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/record/ring"
 )
@@ -39,7 +40,7 @@ type Start struct {
 
 // Of is the start of an action on a node.
 func Of(p *policy.Repair, n *corev1.Node, quarantine, template string, at time.Time) Start {
-	s := Start{Node: n.Name, UID: n.UID, Machine: n.Status.NodeInfo.SystemUUID, Quarantine: quarantine, Template: template, At: at}
+	s := Start{Node: n.Name, UID: n.UID, Machine: node.Identity(n.Status.NodeInfo.SystemUUID), Quarantine: quarantine, Template: template, At: at}
 	if p != nil && p.Scope != "" {
 		s.ScopeLabel, s.Scope = p.Scope, n.Labels[p.Scope]
 	}
@@ -48,7 +49,7 @@ func Of(p *policy.Repair, n *corev1.Node, quarantine, template string, at time.T
 
 // isOf reports whether the start was on this machine. A name can be given to another machine; only a different SystemUUID shows that.
 func (s Start) isOf(n *corev1.Node) bool {
-	other := n.Status.NodeInfo.SystemUUID
+	other := node.Identity(n.Status.NodeInfo.SystemUUID)
 	return s.Node == n.Name && (s.Machine == "" || other == "" || s.Machine == other)
 }
 

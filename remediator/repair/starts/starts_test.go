@@ -58,6 +58,22 @@ func TestARingIsBounded(t *testing.T) {
 	}
 }
 
+// A kubelet may write any text as the SystemUUID of its node. The text of the ring ended before the first start that did not fit, so that all
+// that were older were forgotten, those of other nodes too.
+func TestAForgedMachineForgetsNoStart(t *testing.T) {
+	all := Ring{start("b", now.Add(-time.Minute))}
+	for i, uuid := range []string{strings.Repeat("x", 1<<20), "no UTF-8 \xff"} {
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("a", i), UID: "u"}}
+		n.Status.NodeInfo.SystemUUID = uuid
+		all = append(Ring{Of(nil, n, "q", "reset", now)}, all...)
+		if read, err := Parse(all.String(), now); len(read) != i+2 || err != nil {
+			t.Errorf("%d starts are read, want %d: %v", len(read), i+2, err)
+		} else if !read[0].isOf(n) {
+			t.Errorf("the start is not of its node: %+v", read[0])
+		}
+	}
+}
+
 func TestNoRemediatorWritesThese(t *testing.T) {
 	for _, text := range []string{
 		`[{"n":"","u":"u","q":"q","a":"t","t":"2026-11-22T11:00:00Z"}]`,
