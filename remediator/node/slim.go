@@ -137,7 +137,7 @@ func (s *Slimmer) fill(slim, n, last *corev1.Node) {
 }
 
 // Identity returns a boot ID or a SystemUUID of a Node as records keep it: empty, which means not known, if no kernel and no firmware has
-// such a one. The kubelet writes them, and the API server keeps any text; one that a record cannot hold would differ from it for ever.
+// such a one. The kubelet writes them, and the API server keeps any text; one that a record cannot hold would always differ from it.
 func Identity(text string) string {
 	if len(text) > maxIdentity || !utf8.ValidString(text) {
 		return ""

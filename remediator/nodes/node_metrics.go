@@ -66,7 +66,7 @@ func (c collector) readingOf(p *policy.Policy, n *corev1.Node, condition corev1.
 	return r, true
 }
 
-// statusOf is the status of a condition as a label: Unknown, if it is none that Kubernetes has. The API server keeps any text that a kubelet
+// statusOf is the status of a condition as a label: Unknown, if Kubernetes has no such status. The API server keeps any text that a kubelet
 // writes; each would be another series, and one that is no UTF-8 would end the program.
 func statusOf(condition corev1.NodeCondition) string {
 	switch condition.Status {

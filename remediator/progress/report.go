@@ -196,7 +196,8 @@ func (f *follower) nodesOf(ctx context.Context, ranks []stall.Rank, of []int) (a
 		}
 		for _, c := range node.Status.Conditions[:min(len(node.Status.Conditions), maxConditions)] {
 			found.Conditions = append(found.Conditions, Condition{
-				causes.Clip(string(c.Type), maxReason), corev1.ConditionStatus(causes.Clip(string(c.Status), maxReason)), causes.Clip(c.Reason, maxReason),
+				Type: causes.Clip(string(c.Type), maxReason), Status: corev1.ConditionStatus(causes.Clip(string(c.Status), maxReason)),
+				Reason: causes.Clip(c.Reason, maxReason),
 			})
 		}
 		all = append(all, found)

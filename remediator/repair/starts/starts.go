@@ -40,7 +40,8 @@ type Start struct {
 
 // Of is the start of an action on a node.
 func Of(p *policy.Repair, n *corev1.Node, quarantine, template string, at time.Time) Start {
-	s := Start{Node: n.Name, UID: n.UID, Machine: node.Identity(n.Status.NodeInfo.SystemUUID), Quarantine: quarantine, Template: template, At: at}
+	machine := node.Identity(n.Status.NodeInfo.SystemUUID)
+	s := Start{Node: n.Name, UID: n.UID, Machine: machine, Quarantine: quarantine, Template: template, At: at}
 	if p != nil && p.Scope != "" {
 		s.ScopeLabel, s.Scope = p.Scope, n.Labels[p.Scope]
 	}

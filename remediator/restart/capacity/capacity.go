@@ -29,6 +29,11 @@ const (
 	maxSearched = 200
 	// maxClaims bounds the kinds of ranks of one job that are counted apart.
 	maxClaims = 16
+	// maxCost bounds one search, in requirements of ranks that are compared with a node, which take some microseconds each. Whoever may
+	// create pods may write thousands into one, and the restarts of others wait meanwhile. The next search goes on elsewhere.
+	maxCost = 400_000
+	// maxRequirements bounds those of a rank of another job. With more it counts like the first of this job.
+	maxRequirements = 32
 )
 
 var onePod = *quantity.NewQuantity(1, quantity.DecimalSI)
@@ -53,6 +58,7 @@ type Search struct {
 	// claimed is how many ranks others have at the beginning.
 	claimed  int
 	searched int
+	cost     int
 }
 
 // Claim is the room that the restart of another job needs.
@@ -73,29 +79,31 @@ func New(t restart.Trigger, ranks []corev1.Pod, nodes []corev1.Node, others []Cl
 	if t.IsNode() { // what the caller knows of the node may be older than the taint
 		s.bad = t.Node
 	}
-	s.own = podsToMove(ranks, nodes, s.bad)
+	s.own = s.podsToMove(ranks)
 	s.left, s.Moving = s.own, len(s.own)
 	for i := range s.own {
 		s.moving.Insert(keyOf(&s.own[i]))
 	}
-	s.others = slices.DeleteFunc(slices.Clone(others), func(c Claim) bool { return !s.competes(c) })
-	for i := range s.others {
-		if s.others[i].Like == nil {
-			s.others[i].Like = &s.own[0]
-		}
-	}
-	s.claimed = count(s.others)
+	s.claim(others)
 	return s
 }
 
-// competes reports whether a claim is for nodes that take ranks of this job, too, if any has to move.
-func (s *Search) competes(c Claim) bool {
-	if s.Moving == 0 || c.Like == nil {
-		return s.Moving > 0
+// claim keeps those claims that are for nodes that take the first rank, too, if any has to move.
+func (s *Search) claim(others []Claim) {
+	if s.Moving == 0 || len(others) == 0 {
+		return
 	}
-	return slices.ContainsFunc(s.nodes, func(n corev1.Node) bool {
-		return n.Name != s.bad && schedulable(&n, &s.own[0]) && schedulable(&n, c.Like)
-	})
+	first := &s.own[0]
+	takes := slices.DeleteFunc(slices.Clone(s.nodes), func(n corev1.Node) bool { return n.Name == s.bad || !s.takes(&n, first) })
+	for _, c := range others {
+		switch {
+		case c.Like == nil, requirements(c.Like) > maxRequirements:
+			s.others = append(s.others, Claim{c.Ranks, first})
+		case slices.ContainsFunc(takes, func(n corev1.Node) bool { return schedulable(&n, c.Like) }):
+			s.others = append(s.others, c)
+		}
+	}
+	s.claimed = count(s.others)
 }
 
 func count(claims []Claim) (ranks int) {
@@ -133,12 +141,12 @@ func keyOf(p *corev1.Pod) types.NamespacedName {
 func (s *Search) Nodes() iter.Seq[*corev1.Node] {
 	return func(yield func(*corev1.Node) bool) {
 		for i := range s.nodes {
-			if s.found() || s.searched == maxSearched+s.Moving {
+			if s.found() || s.searched == maxSearched+s.Moving || s.cost > maxCost {
 				return
 			}
 			node := &s.nodes[(s.first+i)%len(s.nodes)]
-			takes := func(p corev1.Pod) bool { return schedulable(node, &p) }
-			claims := func(c Claim) bool { return c.Ranks > 0 && takes(*c.Like) }
+			takes := func(p corev1.Pod) bool { return s.takes(node, &p) }
+			claims := func(c Claim) bool { return c.Ranks > 0 && schedulable(node, c.Like) }
 			if node.Name == s.bad || !slices.ContainsFunc(s.left, takes) && !slices.ContainsFunc(s.others, claims) {
 				continue
 			}
@@ -153,7 +161,30 @@ func (s *Search) Nodes() iter.Seq[*corev1.Node] {
 // Place puts those ranks on a node for which it has room beside the pods that are there.
 func (s *Search) Place(node *corev1.Node, there []corev1.Pod) {
 	staying := slices.DeleteFunc(slices.Clone(there), func(p corev1.Pod) bool { return s.moving.Has(keyOf(&p)) })
-	s.left, s.others = place(s.left, &s.own[0], s.others, node, staying)
+	s.left, s.others = s.place(s.left, &s.own[0], s.others, node, staying)
+}
+
+// takes reports whether the scheduler would let a rank of the job onto the node, were there room, and false if the search is too long.
+func (s *Search) takes(n *corev1.Node, rank *corev1.Pod) bool {
+	if s.cost > maxCost {
+		return false
+	}
+	s.cost += requirements(rank)
+	return schedulable(n, rank)
+}
+
+// requirements is how much of a pod is compared with a node; at least 1.
+func requirements(p *corev1.Pod) int {
+	n := 1 + len(p.Spec.NodeSelector) + len(p.Spec.Tolerations)
+	if a := p.Spec.Affinity; a != nil && a.NodeAffinity != nil && a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil {
+		for _, term := range a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
+			n++
+			for _, r := range slices.Concat(term.MatchExpressions, term.MatchFields) {
+				n += 1 + len(r.Values)
+			}
+		}
+	}
+	return n
 }
 
 // found reports whether all have room. Who moves nothing needs none, whatever others claim.
@@ -171,23 +202,27 @@ func (s *Search) Result() restart.Precondition {
 	if s.claimed > 0 {
 		text += fmt.Sprintf(", where the restarts of other jobs need room for %d and found it for %d", s.claimed, s.claimed-count(s.others))
 	}
+	if s.cost > maxCost {
+		text += "; they require too much of nodes to be compared with more of them at once"
+	}
 	return restart.Precondition{Name: restart.Capacity, Reason: "Capacity", Text: text, RetryAfter: Retry}
 }
 
 // podsToMove returns the pods that could not start again where they are, because the node is gone, bad or no longer takes them.
-func podsToMove(pods []corev1.Pod, nodes []corev1.Node, bad string) []corev1.Pod {
+func (s *Search) podsToMove(pods []corev1.Pod) []corev1.Pod {
 	at := map[string]*corev1.Node{}
 	for i := range pods {
 		at[pods[i].Spec.NodeName] = nil
 	}
-	for i := range nodes {
-		if _, used := at[nodes[i].Name]; used && nodes[i].Name != bad {
-			at[nodes[i].Name] = &nodes[i]
+	for i := range s.nodes {
+		n := &s.nodes[i]
+		if _, used := at[n.Name]; used && n.Name != s.bad {
+			at[n.Name] = n
 		}
 	}
 	return slices.DeleteFunc(slices.Clone(pods), func(p corev1.Pod) bool {
 		node := at[p.Spec.NodeName]
-		return node != nil && schedulable(node, &p)
+		return node != nil && s.takes(node, &p)
 	})
 }
 
@@ -217,25 +252,27 @@ func Fits(node *corev1.Node, pod *corev1.Pod) bool {
 
 // place takes those of the wanted pods away for which a node, with the pods that are there, has room, and then those of the claims. first
 // is one of the job, which may preempt others.
-func place(wanted []corev1.Pod, first *corev1.Pod, claims []Claim, n *corev1.Node, there []corev1.Pod) ([]corev1.Pod, []Claim) {
+func (s *Search) place(wanted []corev1.Pod, first *corev1.Pod, claims []Claim, n *corev1.Node, there []corev1.Pod) ([]corev1.Pod, []Claim) {
 	free := n.Status.Allocatable.DeepCopy()
 	for i := range there {
 		if p := &there[i]; !node.PodFinished(p) && !preempts(first, p) {
 			take(free, needs(p))
 		}
 	}
-	placed := func(p corev1.Pod) bool {
-		need := needs(&p)
-		forgetClaimed(need, &p, n)
-		if !schedulable(n, &p) || !fits(need, free) {
+	placed := func(p *corev1.Pod) bool {
+		need := needs(p)
+		forgetClaimed(need, p, n)
+		if !fits(need, free) {
 			return false
 		}
 		take(free, need)
 		return true
 	}
-	left, claims := slices.DeleteFunc(slices.Clone(wanted), placed), slices.Clone(claims)
+	left := slices.DeleteFunc(slices.Clone(wanted), func(p corev1.Pod) bool { return s.takes(n, &p) && placed(&p) })
+	claims = slices.Clone(claims)
 	for i := range claims {
-		for claims[i].Ranks > 0 && placed(*claims[i].Like) {
+		takes := schedulable(n, claims[i].Like)
+		for takes && claims[i].Ranks > 0 && placed(claims[i].Like) {
 			claims[i].Ranks--
 		}
 	}

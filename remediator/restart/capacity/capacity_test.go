@@ -79,7 +79,7 @@ func TestPodsToMove(t *testing.T) {
 		pods = append(pods, holder("on "+n.Name, n.Name, "8"))
 	}
 	want := []string{"pending", "deleted node", "picky", "on noschedule", "on noexecute", "on cordoned", "on notready", "on lost", "on silent", "on otherpool"}
-	if diff := cmp.Diff(want, podNames(podsToMove(pods, nodes, ""))); diff != "" {
+	if diff := cmp.Diff(want, podNames((&Search{nodes: nodes}).podsToMove(pods))); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -137,7 +137,7 @@ func TestPlace(t *testing.T) {
 			if len(test.wanted) > 0 {
 				like = &test.wanted[0]
 			}
-			left, still := place(test.wanted, like, []Claim{{test.others, like}}, &node, test.there)
+			left, still := new(Search).place(test.wanted, like, []Claim{{test.others, like}}, &node, test.there)
 			if diff := cmp.Diff(test.left, podNames(left)); diff != "" || count(still) != test.still {
 				t.Errorf("of others %d, want %d; %s", count(still), test.still, diff)
 			}
@@ -173,7 +173,6 @@ func TestAnIsolatedDeviceMovesNoRank(t *testing.T) {
 	}
 }
 
-// BenchmarkSearch searches room for one rank of 512 among 10,000 nodes, the first of which has it.
 // A tenant with a hundred small pods on a node that fails claimed a hundred nodes by them, until its restart ended.
 func TestSmallRanksOfOthersClaimLittle(t *testing.T) {
 	small := holder("small", "bad", "0", func(p *corev1.Pod) {
@@ -226,6 +225,58 @@ func TestWhatIsToldApartOfTheRanksOfAJobIsBounded(t *testing.T) {
 	}
 }
 
+// Whoever may create pods, and names their node, has as many ranks that have to move as a bad node and others hold, each with as many
+// requirements as a pod has room for. Were all compared with all nodes, one search took minutes, and the restarts of others waited.
+func TestWhatASearchCostsIsBounded(t *testing.T) {
+	dense := func(p *corev1.Pod) {
+		p.Spec.Tolerations = make([]corev1.Toleration, 4000) // quickly compared: a test has no time for as many terms
+		p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "pool", Operator: corev1.NodeSelectorOpIn, Values: []string{"none", "other"}}},
+				MatchFields:      []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{"none"}}},
+			}}},
+		}}
+		if got, want := requirements(p), 1+1+4000+1+3+2; got != want { // holder names a pool
+			t.Fatalf("%d requirements, want %d", got, want)
+		}
+	}
+	var nodes []corev1.Node
+	for i := range 1000 {
+		nodes = append(nodes, host(fmt.Sprint("n", i)))
+	}
+	q := restart.Trigger{Kind: restart.NodeQuarantined, Node: "n0"}
+	var hostile []corev1.Pod
+	for at, begins := range map[string]int{"n0": 0, "n1": 90 * 4000} { // on a bad node, and where their own requirements keep them out
+		hostile = nil
+		for i := range 90 {
+			hostile = append(hostile, holder(fmt.Sprint("r", i), at, "8", dense))
+		}
+		search := New(q, hostile, nodes, nil, noon)
+		if search.cost < begins {
+			t.Errorf("on %s a search begins with cost %d", at, search.cost)
+		}
+		for node := range search.Nodes() {
+			search.Place(node, nil)
+		}
+		if got := search.Result(); got.Passed || search.cost > maxCost+requirements(&hostile[0]) || !strings.Contains(got.Text, "require too much") {
+			t.Errorf("on %s a search of cost %d: %+v", at, search.cost, got)
+		}
+	}
+	for name, others := range map[string][]Claim{
+		"alone":                         nil,
+		"beside the claim of a hostile": {{Ranks: 1, Like: &hostile[0]}},
+	} {
+		search := New(q, []corev1.Pod{holder("rank", "n0", "8")}, nodes, others, noon)
+		for node := range search.Nodes() {
+			search.Place(node, nil)
+		}
+		if got := search.Result(); !got.Passed || search.cost > 10*len(nodes) || search.claimed != len(others) {
+			t.Errorf("%s: a search of cost %d with %d claims: %+v", name, search.cost, search.claimed, got)
+		}
+	}
+}
+
+// BenchmarkSearch searches room for one rank of 512 among 10,000 nodes, the first of which has it.
 func BenchmarkSearch(b *testing.B) {
 	nodes := make([]corev1.Node, 10000)
 	for i := range nodes {
