@@ -21,7 +21,7 @@ import (
 
 // Gate knows the present policy and the pause.
 type Gate struct {
-	// Cached reads Nodes and the ConfigMap of the pause, which is in Namespace, from a cache. Live asks the API server for the pause.
+	// Cached reads Nodes and the ConfigMap of the pause, which is in Namespace, from a cache. Live asks the API server for both.
 	Cached, Live client.Reader
 	Namespace    string
 	// Policy may be nil: there are no rules then, and no limits.
@@ -56,12 +56,26 @@ func (g Gate) Held(ctx context.Context, affected []corev1.Pod, now time.Time) (b
 		return paused != "", err
 	}
 	for i := range affected {
-		n, err := podreader.GetNode(ctx, g.Cached, affected[i].Spec.NodeName)
-		if err != nil || n == nil || MayStop(g.Policy.Policy(), n, now) {
+		name := affected[i].Spec.NodeName
+		if i > 0 && name == affected[i-1].Spec.NodeName {
+			continue // it was asked for
+		}
+		// That the cache lacks a node, or shows it as it was, proves nothing: what cannot be undone is asked of the API server, too.
+		may, err := g.mayStop(ctx, g.Cached, name, now)
+		if may {
+			may, err = g.mayStop(ctx, g.Live, name, now)
+		}
+		if may || err != nil {
 			return false, err
 		}
 	}
 	return true, nil
+}
+
+// mayStop is [MayStop] of the node of a name; a node that is gone forbids nothing.
+func (g Gate) mayStop(ctx context.Context, reader client.Reader, name string, now time.Time) (bool, error) {
+	n, err := podreader.GetNode(ctx, reader, name)
+	return err == nil && (n == nil || MayStop(g.Policy.Policy(), n, now)), err
 }
 
 // Limits are those of the policy for a pod on a node; nil: the node is gone. Without a permission no pod is deleted by force that may

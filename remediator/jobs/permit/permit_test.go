@@ -187,6 +187,8 @@ func TestWhatElseForbidsAnAction(t *testing.T) {
 	unread.Annotations[conditions.AnnotationQuarantine] = "{"
 	released.Annotations[conditions.AnnotationQuarantine] = strings.Replace(released.Annotations[conditions.AnnotationQuarantine], "quarantined\"", "released\"", 1)
 	bare.Annotations = nil
+	skipped := bad.DeepCopy()
+	skipped.Labels[conditions.LabelSkip] = "true"
 	empty, err := policy.Parse([]byte(strings.NewReplacer("    xid:\n", "    other:\n").Replace(testPolicy)))
 	if err != nil {
 		t.Fatal(err)
@@ -205,8 +207,12 @@ func TestWhatElseForbidsAnAction(t *testing.T) {
 		pods []corev1.Pod
 		want bool
 	}{
-		"the rule restarts jobs":      {g, pod("bad"), false},
-		"the node is gone":            {g, pod("gone"), false},
+		"the rule restarts jobs":   {g, pod("bad"), false},
+		"the node is gone":         {g, pod("gone"), false},
+		"the cache lacks the node": {Gate{Cached: cached{}, Live: cached{node: skipped}, Policy: g.Policy}, pod("bad"), true},
+		"the cache shows it as it was": {
+			Gate{Cached: g.Cached, Live: cached{node: skipped}, Policy: g.Policy}, append(pod("bad"), pod("bad")...), true,
+		},
 		"no node":                     {g, nil, true},
 		"no policy":                   {Gate{Cached: g.Cached, Live: g.Live}, pod("bad"), false},
 		"a pause without a policy":    {Gate{Cached: cached{paused: true}, Live: cached{}}, pod("bad"), true},
