@@ -28,13 +28,18 @@ var errOutdated = errors.New("the decision is outdated")
 func (c *Controller) apply(ctx context.Context, by basis, n *corev1.Node, d quarantine.Decision, started time.Time) error {
 	c.report.Blocked(ctx, c.policy.Policy(), n, d.Blocked)
 	c.report.StaleUpgrade(ctx, n, d.StaleUpgrade)
-	if !d.Changes(n) {
+	changes := d.Changes(n)
+	if !changes {
 		c.report.Refused(ctx, n, d, nil)
-		return nil
 	}
-	if err := c.confirm(ctx, by); err != nil {
-		c.pending.Refused(n.Name)
-		return err
+	if changes || c.devices.Changes(by.devices, d.Devices) { // rules for devices are written after the node, or alone
+		if err := c.confirm(ctx, by); err != nil {
+			c.pending.Refused(n.Name)
+			return err
+		}
+	}
+	if !changes {
+		return nil
 	}
 	after := n.DeepCopy()
 	d.State.Apply(after)

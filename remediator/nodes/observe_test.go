@@ -13,12 +13,15 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/devices"
+	isolator "github.com/pitcrew-dev/pitcrew/remediator/followers/devices"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
@@ -303,6 +306,33 @@ func TestNoDecisionThatStandsNoMoreIsWritten(t *testing.T) {
 				t.Errorf("patched %v, restarted %v", r.client.patched, r.restarts.quarantines)
 			}
 		})
+	}
+}
+
+// Rules for devices are written without a write of the node, too: after a crash between the two, or for new names of devices.
+func TestNoRuleForDevicesOfADecisionThatStandsNoMoreIsWritten(t *testing.T) {
+	r := newRig(t, "a")
+	r.devices = isolator.New(r.client, r.client, nil, false)
+	rule := devices.Node{Name: "a", UID: "a"}.Rule("0000:1b:00", devices.Device{Driver: "d", Pool: "a", Name: "gpu-1"}, corev1.Taint{
+		Key: conditions.TaintUnhealthy, Effect: corev1.TaintEffectNoExecute,
+	})
+	want := &causes.DeviceRules{Want: []resourceapi.DeviceTaintRule{rule}}
+	r.client.pauses = func() (bool, error) { return true, nil }
+	for name, test := range map[string]struct {
+		has  []resourceapi.DeviceTaintRule
+		want *causes.DeviceRules
+		err  error
+	}{
+		"a rule to write":  {nil, want, errOutdated},
+		"a rule to delete": {want.Want, &causes.DeviceRules{}, errOutdated},
+		"none":             {want.Want, want, nil},
+		"not known":        {nil, nil, nil},
+	} {
+		by := basis{policy: r.policy.Policy(), devices: &devices.Look{Rules: test.has}}
+		d := quarantine.Decision{Devices: test.want}
+		if err := r.apply(t.Context(), by, &r.client.nodes[0], d, r.clock.Now()); !errors.Is(err, test.err) {
+			t.Errorf("%s: %v, want %v", name, err, test.err)
+		}
 	}
 }
 

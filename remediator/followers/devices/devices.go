@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -156,6 +157,12 @@ func (s *Store) list(ctx context.Context, labels client.MatchingLabels) (rules [
 		return nil, err //nolint:wrapcheck // the kind of the error counts
 	}
 	return rules, nil
+}
+
+// Changes reports whether [Store.Apply] has anything to write.
+func (s *Store) Changes(look *devices.Look, rules *causes.DeviceRules) bool {
+	return s != nil && look != nil && rules != nil && (len(look.Rules) != len(rules.Want) ||
+		slices.ContainsFunc(rules.Want, func(want resourceapi.DeviceTaintRule) bool { return !look.Has(&want) }))
 }
 
 // Apply writes the rules that a node must have, and deletes our other ones. It is called once the node carries the decision. Unless after

@@ -63,7 +63,7 @@ func (w *Sweeper) sweep(ctx context.Context) error {
 	for i := range rules {
 		name := devices.NodeOf(&rules[i])
 		n, err := w.Node(ctx, name)
-		if err == nil && n == nil {
+		if err == nil && (n == nil || string(n.UID) != rules[i].Labels[devices.LabelNodeUID]) { // the cache may be late
 			n = &corev1.Node{}
 			err = w.Store.apiReader.Get(ctx, client.ObjectKey{Name: name}, n)
 		}
