@@ -1,6 +1,9 @@
 package conditions
 
-import "fmt"
+import (
+	"fmt"
+	"regexp"
+)
 
 // Repair is the repair class of a finding: what the hardware needs, not what is done about it. Policy decides that.
 // Larger is worse; the zero value means no class.
@@ -45,14 +48,19 @@ func ParseRepair(name string) (Repair, error) {
 // MarshalText writes the class by name, for JSON and YAML.
 func (r Repair) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
 
-// UnmarshalText reads the class by name. An empty text is the zero value.
+// laterClass is the form of a class, also of a later version.
+var laterClass = regexp.MustCompile("^[A-Z][A-Za-z]{2,31}$")
+
+// UnmarshalText reads the class by name, as records have it. An empty text is the zero value. A class of a later version is [Inspect]: what
+// it needs is not known, and a record that could not be read would keep its node out of service for ever.
 func (r *Repair) UnmarshalText(text []byte) error {
-	if len(text) == 0 {
-		*r = 0
-		return nil
-	}
 	parsed, err := ParseRepair(string(text))
-	if err != nil {
+	switch {
+	case len(text) == 0:
+	case err == nil:
+	case laterClass.Match(text):
+		parsed = Inspect
+	default:
 		return err
 	}
 	*r = parsed

@@ -92,7 +92,7 @@ func TestParseRecordRefuses(t *testing.T) {
 		"another version":               {replace(`"v":1`, `"v":2`), "version 2"},
 		"null":                          {"null", "version 0"},
 		"no phase":                      {replace(`"phase":"released"`, `"phase":""`), `phase ""`},
-		"an unknown class":              {replace(`"repair":"Reboot"`, `"repair":"Explode"`), "Explode"},
+		"what is no class":              {replace(`"repair":"Reboot"`, `"repair":"ex plode"`), "ex plode"},
 		"no id":                         {replace(`"id":"0123456789ab"`, `"id":""`), "no id"},
 		"no causes":                     {`{"v":1,"nodeUID":"u","boot":{"id":"b"},"id":"i","phase":"suspect","causes":[]}`, "no causes"},
 		"a quarantine without a taint": {

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -241,6 +243,37 @@ func TestWhatALaterVersionSaysOfLinksAndDevicesEnds(t *testing.T) {
 			}
 			if a.Healthy.Phase != causes.Released || len(a.Healthy.Taints) > 0 || a.Healthy.Rules != "" {
 				t.Errorf("in the end %+v", a.Healthy)
+			}
+		})
+	}
+}
+
+// The classes of a later version: the node keeps what it has until it is healthy, and returns then as it would without them.
+func TestAClassOfALaterVersionEnds(t *testing.T) {
+	class := regexp.MustCompile(`"repair":"[A-Za-z]+"`)
+	for name, made := range goldens {
+		k := goldentest.Read(t, "quarantines/"+name, made)
+		if k.Node.Annotations[conditions.AnnotationQuarantine] == "" {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			want := goldentest.Read(t, "quarantines/"+name, made).goesOn(t)
+			had := k.Node.DeepCopy().Spec.Taints
+			text := k.Node.Annotations[conditions.AnnotationQuarantine]
+			later := class.ReplaceAllString(text, `"repair":"ResetSwitch"`)
+			if k.Devices != nil { // that of its first cause: a new class of the taint has the rules written anew
+				later = strings.Replace(text, class.FindString(text), `"repair":"ResetSwitch"`, 1)
+			}
+			k.Node.Annotations[conditions.AnnotationQuarantine] = later
+			if _, err := causes.RecordOf(k.Node); err != nil {
+				t.Fatal(err)
+			}
+			got := k.goesOn(t)
+			if len(had) > 0 && len(got.First.Taints) < len(had) {
+				t.Errorf("first taints %v, which were %v", got.First.Taints, had)
+			}
+			if g, w := got.Healthy, want.Healthy; g.Phase != w.Phase || !slices.Equal(g.Taints, w.Taints) || g.Rules != w.Rules {
+				t.Errorf("in the end %+v, want %+v", g, w)
 			}
 		})
 	}
