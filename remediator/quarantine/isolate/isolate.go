@@ -27,6 +27,8 @@ const (
 	afterBoot = 5 * time.Minute
 	// recheckRuled is how often they are read else.
 	recheckRuled = time.Minute
+	// shown is how many devices of a GPU are named. A kubelet may publish thousands, and the record has to stay one that is read.
+	shown = 32
 )
 
 // Isolation is what keeps pods off single GPUs of a node. It names them by what a boot does not change. The names of their devices are
@@ -44,7 +46,7 @@ type GPU struct {
 	// UUID is that of the card when its devices were found first; empty: its driver publishes none. Another card at the address is
 	// never isolated for this one.
 	UUID string `json:"uuid,omitempty"`
-	// Devices are the names of the devices as they were found last, for people.
+	// Devices are the names of the devices as they were found last, for people; of very many the first.
 	Devices []string `json:"devices,omitempty"`
 	// Replaced is set once another card was at the address: its rules are deleted by us then, not by others, until they are seen again.
 	Replaced bool `json:"replaced,omitempty"`
@@ -161,7 +163,7 @@ func (d Devices) With(gpus []GPU, more []string) []GPU {
 			g.UUID = card.UUID
 		}
 		g.Devices = nil
-		for _, device := range card.Devices {
+		for _, device := range card.Devices[:min(len(card.Devices), shown)] {
 			g.Devices = append(g.Devices, device.String())
 		}
 	}
