@@ -51,12 +51,14 @@ func (w *watcher) setup(mgr ctrl.Manager, reconciler reconcile.TypedReconciler[r
 	}); err != nil {
 		return err
 	}
-	// From the start of leadership on, as a CRD may have been installed while another replica led, and without end: an API server that has
-	// just started may not serve it yet, and a job of the kind would stay stopped.
-	return mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
-		wait.UntilWithContext(ctx, w.watchAll, retryWatch)
-		return nil
-	}))
+	return mgr.Add(manager.RunnableFunc(w.keepWatching))
+}
+
+// keepWatching has all kinds watched that the API server serves: from the start of leadership on, as a CRD may have been installed while
+// another replica led, and without end. An API server that has just started may not serve it yet, and a job of the kind would stay stopped.
+func (w *watcher) keepWatching(ctx context.Context) error {
+	wait.UntilWithContext(ctx, w.watchAll, retryWatch)
+	return nil
 }
 
 // watchAll follows all kinds that the API server serves, once the policy has told which there are besides the built-in ones.

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -95,6 +97,40 @@ func TestANewLeaderWaitsForAKindThatItCannotList(t *testing.T) {
 	known(4, "list the JobSets: context deadline exceeded")
 	now.SetTime(noon.Add(longest + 1))
 	known(4, "")
+}
+
+// A CRD that is installed later, or that an API server does not serve yet when a replica begins to lead, is looked for every minute.
+func TestAKindThatIsServedLaterIsWatched(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		served, seen := meta.NewDefaultRESTMapper(nil), &watching{}
+		reader := interceptor.NewClient(fake.NewClientBuilder().Build(), interceptor.Funcs{
+			List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error { return nil },
+		})
+		w := watcher{settings: &settings{}, Watcher: &latekinds.Watcher{
+			APIReader: reader, Mapper: served, Controller: seen, Clock: clock.RealClock{}, // that of the bubble
+		}}
+		ctx, end := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- w.keepWatching(ctx) }()
+		for n, k := range []kinds.Kind{
+			jobstest.Kind("batch/v1", "Job"), jobstest.Kind("jobset.x-k8s.io/v1alpha2", "JobSet"), jobstest.Kind("ray.io/v1", "RayJob"),
+		} {
+			synctest.Wait()
+			if seen.n != n {
+				t.Errorf("%d kinds are watched, want %d", seen.n, n)
+			}
+			served.Add(k.GVK, meta.RESTScopeNamespace)
+			time.Sleep(retryWatch) // of the bubble
+			synctest.Wait()
+			if !w.IsWatched(k.GVK) {
+				t.Errorf("%s is not watched a minute after it is served", k.GVK.Kind)
+			}
+		}
+		end()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // notSynced is a cache without objects; the first list of a kind does not arrive.
