@@ -29,6 +29,7 @@ import (
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/internal/flags"
+	"github.com/pitcrew-dev/pitcrew/internal/plain"
 	"github.com/pitcrew-dev/pitcrew/internal/version"
 	"github.com/pitcrew-dev/pitcrew/remediator/catchup"
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs"
@@ -112,7 +113,7 @@ func main() {
 	o.log.setLogger(os.Stderr)
 	collectGarbage(false)
 	if err := run(ctrl.SetupSignalHandler(), o, *validate); err != nil {
-		fmt.Fprintln(os.Stderr, "remediator:", err)
+		fmt.Fprintln(os.Stderr, "remediator:", plain.Lines(err.Error()))
 		os.Exit(1)
 	}
 }
@@ -152,7 +153,7 @@ func run(ctx context.Context, o options, validate bool) error {
 		return invalid
 	case validate:
 		for _, w := range p.Policy().Warnings {
-			fmt.Fprintf(os.Stderr, "warning: %s: %s\n", o.policy, w)
+			fmt.Fprintf(os.Stderr, "warning: %s: %s\n", o.policy, plain.Line(w))
 		}
 		fmt.Printf("%s: ok, %d rules\n", o.policy, len(p.Policy().Rules))
 		return nil

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -87,12 +86,18 @@ func (d *doctor) leftTaints(ctx context.Context) ([]cli.Finding, error) {
 	left := map[string][]string{}
 	for i := range d.nodes {
 		n := &d.nodes[i]
-		q, err := causes.RecordOf(n)
-		if err != nil || q == nil || q.Taint == nil || q.Taint.PreExisting || q.IsIsolated() || known.HasTaint(q.Taint.NodeTaint()) {
+		r, err := causes.RecordOf(n)
+		if err != nil || r == nil {
 			continue
 		}
-		if slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return q.Taint.Matches(t) }) {
-			left[q.Taint.Key+":"+string(q.Taint.Effect)] = append(left[q.Taint.Key+":"+string(q.Taint.Effect)], n.Name)
+		for _, q := range append([]causes.Quarantine{r.Quarantine}, r.Last...) {
+			if q.Taint == nil || q.Taint.PreExisting || q.IsIsolated() || known.HasTaint(q.Taint.NodeTaint()) {
+				continue
+			}
+			taint := q.Taint.Key + ":" + string(q.Taint.Effect)
+			if causes.HasTaint(n.Spec.Taints, q.Taint) && !slices.Contains(left[taint], n.Name) {
+				left[taint] = append(left[taint], n.Name)
+			}
 		}
 	}
 	var found []cli.Finding

@@ -103,6 +103,11 @@ func TestTheDoctorNamesATaintThatNobodyRemoves(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: "pitcrew", Name: conditions.KnownConfigMap},
 		Data:       map[string]string{handoff.KnownKey: handoff.KnownOf(&policy.Policy{Rules: []policy.Rule{{Name: "xid", Taint: old}}}).String()},
 	}
+	// afterwards is a node whose next suspicion has begun since.
+	afterwards := node("released", old.Key, "", old)
+	record := afterwards.Annotations[conditions.AnnotationQuarantine]
+	afterwards.Annotations[conditions.AnnotationQuarantine] = `{"v":1,"nodeUID":"u","id":"q2","phase":"suspect","causes":[{"condition":"GPUXidError","rule":"xid",` +
+		`"repair":"Reboot","firstSeen":"2026-11-27T12:00:00Z"}],"last":[` + strings.Replace(record, `"v":1,"nodeUID":"u",`, "", 1) + `]}`
 	const want = "problem: taint example.com/broken:NoSchedule is on nodes whose record says that a quarantine has set it, and no known policy does, so it stays: n"
 	for name, test := range map[string]struct {
 		node    corev1.Node
@@ -111,6 +116,7 @@ func TestTheDoctorNamesATaintThatNobodyRemoves(t *testing.T) {
 	}{
 		"quarantined":          {node: node("quarantined", old.Key, "", old), want: want},
 		"released":             {node: node("released", old.Key, "", old), want: want},
+		"suspect since":        {node: afterwards, want: want},
 		"still remembered":     {node: node("quarantined", old.Key, "", old), objects: []client.Object{remembered}, want: "ok: all can be read"},
 		"gone":                 {node: node("quarantined", old.Key, ""), want: "ok: all can be read"},
 		"there before":         {node: node("quarantined", old.Key, `,"foreign":true`, old), want: "ok: all can be read"},

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/pitcrew-dev/pitcrew/internal/plain"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 )
@@ -32,6 +33,7 @@ func DeliveriesOf(n *corev1.Node, r *causes.Record) ([]Delivery, error) {
 	}
 	var list []Delivery
 	for _, notice := range r.Notices {
+		notice.Message = plain.Line(notice.Message) // of a condition of others
 		body, err := json.Marshal(payload{notice.Event, notice.At, payloadData{n.Name, r.NodeUID, notice.Case}})
 		if err != nil {
 			return nil, fmt.Errorf("encode notice %s of node %s: %w", notice.ID, n.Name, err)

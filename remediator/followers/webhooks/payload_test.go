@@ -13,6 +13,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
+	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/handoff"
 )
 
 func TestADeliverySaysWhatHappenedAndKeepsItsID(t *testing.T) {
@@ -75,5 +76,20 @@ spec:
 	again, err := DeliveriesOf(n, record())
 	if diff := cmp.Diff(list, again); diff != "" || err != nil || list[0].ID == "" {
 		t.Error(diff, err)
+	}
+}
+
+// A receiver shows the message to people. It is that of a condition, which may be of another writer.
+func TestADeliveryHasOneVisibleLine(t *testing.T) {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "n"}}
+	notice := handoff.Notice{ID: "id", Event: causes.NodeQuarantined, To: []string{"pager"}}
+	notice.Message = "disk \u202egone\u200b\x1b[2J\nMARGIN"
+	list, err := DeliveriesOf(n, &causes.Record{NodeUID: "n", Notices: []handoff.Notice{notice}})
+	if err != nil || len(list) != 1 {
+		t.Fatalf("%d deliveries, %v", len(list), err)
+	}
+	var got payload
+	if err := json.Unmarshal(list[0].Body, &got); err != nil || got.Data.Message != "disk \uFFFDgone\uFFFD\uFFFD[2J MARGIN" {
+		t.Errorf("%q, %v", got.Data.Message, err)
 	}
 }
