@@ -56,16 +56,24 @@ func (c *Controller) collectHandedOff(ctx context.Context, n *corev1.Node) {
 	if err != nil {
 		return
 	}
-	due := func(paused string) string { return bundle.ForHandOff(c.policy.Policy(), n, q, paused, c.clock.Now()) }
-	if due("") == "" {
+	name := bundle.ForHandOff(c.policy.Policy(), n, q, "", c.clock.Now())
+	if name == "" || c.client.Get(ctx, client.ObjectKey{Namespace: c.jobs, Name: name}, &batchv1.Job{}) == nil {
 		return
 	}
+	// Its program is root on the node: what the cache shows of the pause and of the node is confirmed before it begins.
 	paused, err := pause.ReasonOf(ctx, c.namespace, c.client, c.apiReader)
+	var live corev1.Node
+	if err == nil {
+		err = c.apiReader.Get(ctx, client.ObjectKeyFromObject(n), &live)
+	}
+	if err == nil {
+		q, err = causes.RecordOf(&live)
+	}
 	if err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "Failed to read the pause; collecting no evidence for a hand-off", "node", n.Name)
+		ctrl.LoggerFrom(ctx).Error(err, "Failed to read the pause or the node; collecting no evidence for a hand-off", "node", n.Name)
 		return
 	}
-	if name := due(paused); name != "" {
+	if name = bundle.ForHandOff(c.policy.Policy(), &live, q, paused, c.clock.Now()); name != "" {
 		if _, err := c.collect(ctx, n, name, c.policy.Policy().Repair.Collect.Timeout); err != nil {
 			ctrl.LoggerFrom(ctx).Error(err, "Failed to collect evidence for a hand-off; retrying with the next step", "node", n.Name)
 		}

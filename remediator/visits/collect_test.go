@@ -15,7 +15,8 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 )
 
-func TestAPauseHoldsTheEvidenceOfAHandOff(t *testing.T) {
+// The cache may be late: it shows neither a pause nor that a person has the node left alone.
+func TestWhatTheCacheDoesNotShowHoldsTheEvidenceOfAHandOff(t *testing.T) {
 	now := time.Date(2026, 11, 28, 12, 0, 0, 0, time.UTC)
 	p := &policy.Policy{
 		Rules:  []policy.Rule{{Name: "xid"}},
@@ -32,24 +33,31 @@ func TestAPauseHoldsTheEvidenceOfAHandOff(t *testing.T) {
 	template := &corev1.PodTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: "repair", Name: "collect"}, Template: corev1.PodTemplateSpec{
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "collect"}}},
 	}}
-	api := fake.NewClientBuilder().WithObjects(paused, template).Build()
+	skipped := n.DeepCopy()
+	skipped.Labels = map[string]string{conditions.LabelSkip: "true"}
+	api := fake.NewClientBuilder().WithObjects(paused, template, skipped).Build()
+	late := fake.NewClientBuilder().Build()
 	c := &Controller{
-		client: api, apiReader: api, policy: policy.Fixed(p), namespace: "pitcrew", jobs: "repair", clock: testclock.NewFakePassiveClock(now),
+		client: late, apiReader: api, policy: policy.Fixed(p), namespace: "pitcrew", jobs: "repair", clock: testclock.NewFakePassiveClock(now),
 	}
-	for want := range 2 {
-		c.client = fake.NewClientBuilder().Build() // a cache that is late shows no pause
-		if want == 1 {
-			c.client = api
-		}
+	for _, step := range []struct {
+		when  string
+		then  func() error
+		begun int
+	}{
+		{"paused", func() error { return api.Delete(t.Context(), paused) }, 0},
+		{"left alone", func() error { return api.Delete(t.Context(), skipped) }, 0},
+		{"gone", func() error { return api.Create(t.Context(), n.DeepCopy()) }, 0},
+		{"there", func() error { return nil }, 1},
+		{"there, once more", func() error { return nil }, 1},
+	} {
 		c.collectHandedOff(t.Context(), n)
 		var jobs batchv1.JobList
-		if err := c.client.List(t.Context(), &jobs); err != nil || len(jobs.Items) != want {
-			t.Errorf("%d Jobs, want %d, %v", len(jobs.Items), want, err)
+		if err := late.List(t.Context(), &jobs); err != nil || len(jobs.Items) != step.begun {
+			t.Errorf("%s: %d Jobs, want %d, %v", step.when, len(jobs.Items), step.begun, err)
 		}
-		if want == 0 {
-			if err := api.Delete(t.Context(), paused); err != nil {
-				t.Fatal(err)
-			}
+		if err := step.then(); err != nil {
+			t.Fatal(err)
 		}
 	}
 }
