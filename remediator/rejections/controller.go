@@ -61,6 +61,8 @@ type Controller struct {
 	flagged map[string]time.Time
 	// version is where the watch goes on; empty: from now.
 	version string
+	// readAt is when the watch was read last; zero: never.
+	readAt time.Time
 }
 
 // SetupWithManager adds the controller to the manager, unless it has nothing to do.
@@ -111,7 +113,8 @@ func (c *Controller) Start(ctx context.Context) error {
 
 // follow reads one watch to its end. It begins where the last one has ended, or now: what has failed before is never listed.
 func (c *Controller) follow(ctx context.Context, tick <-chan time.Time) error {
-	if c.version == "" {
+	anew := c.version == ""
+	if anew {
 		one := &metav1.PartialObjectMetadataList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}}
 		if err := c.pods.List(ctx, one, client.Limit(1)); err != nil {
 			return fmt.Errorf("ask for the version of pods: %w", err)
@@ -127,7 +130,8 @@ func (c *Controller) follow(ctx context.Context, tick <-chan time.Time) error {
 		return fmt.Errorf("watch failed pods: %w", err)
 	}
 	defer w.Stop()
-	for {
+	c.noteGap(anew)
+	for ; ; c.readAt = c.Clock.Now() {
 		select {
 		case event, open := <-w.ResultChan():
 			if !open {
@@ -141,6 +145,18 @@ func (c *Controller) follow(ctx context.Context, tick <-chan time.Time) error {
 				return err
 			}
 		}
+	}
+}
+
+// noteGap has the flagged nodes be quiet for the whole window anew if the watch was not read for some time, or goes on from now: what no one
+// has watched is no silence.
+func (c *Controller) noteGap(anew bool) {
+	now := c.Clock.Now()
+	if c.readAt.IsZero() || !anew && now.Sub(c.readAt) <= 2*judgeEvery {
+		return
+	}
+	for name := range c.flagged {
+		c.flagged[name] = now
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/node"
@@ -137,12 +138,18 @@ func (r rig) see(what watch.EventType, namespaces ...string) {
 	}
 }
 
-// becomes judges, and returns the condition of a node as text.
+// becomes judges, and compares the condition of a node.
 func (r rig) becomes(name, want string) {
 	r.Helper()
 	if err := r.judge(context.Background()); err != nil {
 		r.Fatal(err)
 	}
+	r.shows(name, want)
+}
+
+// shows compares the condition of a node, as text.
+func (r rig) shows(name, want string) {
+	r.Helper()
 	var n corev1.Node
 	if err := r.nodes.Get(r.Context(), client.ObjectKey{Name: name}, &n); err != nil {
 		r.Fatal(err)
@@ -208,6 +215,54 @@ func TestASuccessorClearsAfterTheWindow(t *testing.T) {
 	r.becomes("a", sick)
 	r.clock.Step(time.Second)
 	r.becomes("a", fine)
+}
+
+// While the API server is away no one sees what is rejected. That is no silence of the node.
+func TestWhatNoOneHasWatchedIsNoSilence(t *testing.T) {
+	for name, test := range map[string]struct {
+		version string
+		away    time.Duration
+	}{"the watch goes on": {"7", 15 * time.Minute}, "it begins anew": {"", time.Second}} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, nodeNamed("a"))
+			r.see(watch.Added, "one", "two", "one", "two")
+			r.becomes("a", sick)
+			watches := make(chan *watch.FakeWatcher, 1)
+			r.pods = interceptor.NewClient(fake.NewClientBuilder().Build(), interceptor.Funcs{
+				Watch: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) (watch.Interface, error) {
+					w := watch.NewFake()
+					watches <- w
+					return w, nil
+				},
+			})
+			tick := make(chan time.Time)
+			// during has the watch open, and ends it.
+			during := func(happens func()) {
+				ended := make(chan error)
+				go func() { ended <- r.follow(t.Context(), tick) }()
+				w := <-watches
+				happens()
+				w.Stop()
+				if err := <-ended; err != nil {
+					t.Error(err)
+				}
+			}
+			judged := func() { tick <- start; tick <- start } // it has judged once the second is taken
+			during(judged)
+			r.clock.Step(test.away)
+			r.version = test.version
+			during(func() {
+				judged()
+				r.shows("a", sick)
+				r.clock.Step(10*time.Minute - time.Second)
+				judged()
+				r.shows("a", sick)
+				r.clock.Step(time.Second)
+				judged()
+				r.shows("a", fine)
+			})
+		})
+	}
 }
 
 func TestAnExpiredWatchBeginsAnew(t *testing.T) {
