@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/node"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/limits"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
@@ -87,6 +88,7 @@ func passesWritten(w *world, d time.Duration) {
 		beats(w)
 		stores(w)
 		written(w)
+		suspects(w)
 	}
 }
 
@@ -137,6 +139,23 @@ func TestWhatASwitchDoesToACordon(t *testing.T) {
 	text := strings.Replace(switchPolicy, "  rules:\n", "  handOff: {cordon: true}\n  rules:\n", 1)
 	switchtest.Check(t, "cordon", anAction{
 		text, switchWorld(text), []step{gpu(lost)}, func(w *world) bool { return w.node.Spec.Unschedulable }, true,
+	}.effect)
+}
+
+func TestWhatASwitchDoesToAHandOff(t *testing.T) {
+	text := strings.Replace(switchPolicy, "  rules:\n", "  handOff: {labels: {example.com/broken: \"yes\"}}\n  rules:\n", 1)
+	switchtest.Check(t, "hand-off", anAction{
+		text, switchWorld(text), []step{gpu(lost)}, func(w *world) bool { return w.node.Labels["example.com/broken"] == "yes" }, true,
+	}.effect)
+}
+
+func TestWhatASwitchDoesToTheConditionForSoperator(t *testing.T) {
+	text := strings.Replace(switchPolicy, "  rules:\n", "  output: {soperator: true}\n  rules:\n", 1)
+	switchtest.Check(t, "condition for soperator", anAction{
+		text, switchWorld(text), []step{gpu(lost)}, func(w *world) bool {
+			c, _ := node.ConditionOf(w.node, policy.SoperatorCondition)
+			return c.Status == corev1.ConditionTrue
+		}, true,
 	}.effect)
 }
 

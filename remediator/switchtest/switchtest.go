@@ -4,6 +4,7 @@ package switchtest
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -22,9 +23,11 @@ const (
 	Limit       = "a limit is reached"
 	Skip        = "`pitcrew.dev/skip`"
 	Others      = "others work on the node"
+	// Leads does the same to each action, see [CheckRow].
+	Leads = "another replica leads"
 )
 
-// switches are all of them, in the order of the table.
+// switches are those that do not do the same to each action, in the order of the table.
 var switches = []string{Observe, RuleObserve, RuleGone, Approve, Off, Pause, Breaker, Limit, Skip, Others}
 
 // What a switch does to an action that would begin, and to one that is under way.
@@ -60,6 +63,24 @@ func Check(t *testing.T, action string, does func(t *testing.T, by string) Effec
 				t.Errorf("%s: %q does %q, and docs/security-switches.md says %q", action, by, got, want)
 			}
 		})
+	}
+}
+
+// CheckRow compares a row of the table with what a switch does to each action. An action that is one request is never under way.
+func CheckRow(t *testing.T, by string, does Effect) {
+	t.Helper()
+	table := read(t)
+	if len(table[by]) == 0 {
+		t.Fatalf("docs/security-switches.md does not say what %q does", by)
+	}
+	for action, got := range table[by] {
+		want := does
+		if !slices.ContainsFunc(switches, func(other string) bool { return strings.Contains(table[other][action], ",") }) {
+			want.UnderWay = ""
+		}
+		if got != want.String() {
+			t.Errorf("%s: %q does %q, and docs/security-switches.md says %q", action, by, want, got)
+		}
 	}
 }
 
