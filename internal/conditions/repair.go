@@ -52,7 +52,7 @@ func (r Repair) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
 var laterClass = regexp.MustCompile("^[A-Z][A-Za-z]{2,31}$")
 
 // UnmarshalText reads the class by name, as records have it. An empty text is the zero value. A class of a later version is [Inspect]: what
-// it needs is not known, and a record that could not be read would keep its node out of service for ever.
+// it needs is not known, and a record that could not be read would keep its node out of service permanently.
 func (r *Repair) UnmarshalText(text []byte) error {
 	parsed, err := ParseRepair(string(text))
 	switch {

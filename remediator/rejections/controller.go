@@ -148,8 +148,8 @@ func (c *Controller) follow(ctx context.Context, tick <-chan time.Time) error {
 	}
 }
 
-// noteGap has the flagged nodes be quiet for the whole window anew if the watch was not read for some time, or goes on from now: what no one
-// has watched is no silence.
+// noteGap has the flagged nodes be quiet for the whole window anew if the watch was not read for some time, or goes on from now: what no
+// one has watched is no silence.
 func (c *Controller) noteGap(anew bool) {
 	now := c.Clock.Now()
 	if c.readAt.IsZero() || !anew && now.Sub(c.readAt) <= 2*judgeEvery {
