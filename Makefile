@@ -138,9 +138,10 @@ chaos: components ## random worlds beside real remediators that are killed: make
 	go test ./e2e/chaos -vet=off $(TAGS:%=-tags %) -count=1 -timeout 0 -v -run 'TestChaos$$' -args -seed $(or $(SEED),5) -for $(or $(FOR),1m) \
 		-world $(or $(WORLD),1m)
 
-# The versions of Kubernetes before the newest, and the tests of what they do not serve: DeviceTaintRules.
+# The versions of Kubernetes before the newest, and the tests of what they do not serve: DeviceTaintRules and policies that change objects
+# (1.36), the condition of a repair (1.37).
 OLDER := $(patsubst e2e/components/kubernetes-%,%,$(wildcard e2e/components/kubernetes-*))
-NEWER := Device
+NEWER := Device|InjectedContainer|TheConditionOfARepair
 
 .PHONY: older $(OLDER:%=older-%)
 older: $(OLDER:%=older-%)
