@@ -211,6 +211,16 @@ func TestAttack01AKubeletMayNotWriteRecords(t *testing.T) {
 	}
 	s.denied(patchNode(t.Context(), npd, name, "status", types.StrategicMergePatchType, verdict(conditions.PreflightFailed, corev1.ConditionTrue)), nodePolicy, "the Node Problem Detector writes a verdict")
 
+	// The garbage collector deletes a Node whose owners are gone.
+	var owner corev1.Namespace
+	s.may(s.admin.Get(t.Context(), client.ObjectKey{Name: "default"}, &owner), "an admin reads a namespace")
+	owned := func(as client.Client, subresource string, uid types.UID) error {
+		return patchNode(t.Context(), as, name, subresource, types.MergePatchType,
+			fmt.Sprintf(`{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Namespace","name":"default","uid":%q}]}}`, uid))
+	}
+	s.may(owned(s.admin, "", owner.UID), "an admin gives a node an owner")
+	s.denied(owned(npd, "status", "gone"), "pitcrew-own-node", "the Node Problem Detector gives its node another owner of the same name")
+
 	// An account that may patch every Node, such as that of an inventory.
 	s.create(&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "patch-nodes"}, Rules: []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"nodes", "nodes/status"}, Verbs: []string{"get", "patch", "update"}},

@@ -10,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pitcrew-dev/pitcrew/remediator/slim"
 )
 
 const (
@@ -18,6 +20,8 @@ const (
 	// slicesPage is how many ResourceSlices are listed in one request, and MaxSlices is the most that a node may have to be read. A slice
 	// has up to 128 devices, and a kubelet may publish as many slices as it likes.
 	slicesPage, MaxSlices = 32, 128
+	// maxKept is the most that is kept of the ResourceSlices of a node, in bytes of memory: a slice of MIG devices takes about 1 MB.
+	maxKept = 16 << 20
 )
 
 // RuleKind is a DeviceTaintRule, and RuleVersions are the versions that are known, the preferred one first. All have the same fields.
@@ -26,16 +30,20 @@ var (
 	RuleVersions = []string{"v1", "v1beta2"}
 )
 
-// ErrTooMany reports that a node has more than [MaxSlices] ResourceSlices.
-var ErrTooMany = fmt.Errorf("the node has more than %d ResourceSlices, which are not read", MaxSlices)
+// ErrTooMany reports that a node has more than [MaxSlices] ResourceSlices, or larger ones than are kept.
+var ErrTooMany = fmt.Errorf("the node has more than %d ResourceSlices, or larger ones, which are not read", MaxSlices)
 
-// Slices lists the ResourceSlices of a node, at most [MaxSlices]. An error is one of the API server or [ErrTooMany].
+// Slices lists the ResourceSlices of a node, at most [MaxSlices]. An error is one of the API server, [slim.ErrTooLarge] or [ErrTooMany].
 func Slices(ctx context.Context, api client.Reader, node string) (all []resourceapi.ResourceSlice, err error) {
+	kept := 0
 	for next := ""; ; {
 		var page resourceapi.ResourceSliceList
 		if err := api.List(ctx, &page, client.MatchingFields{resourceapi.ResourceSliceSelectorNodeName: node},
 			client.Limit(slicesPage), client.Continue(next)); err != nil {
 			return nil, err //nolint:wrapcheck // the kind of the error counts
+		}
+		if kept += slim.HeapOf(&page.Items); kept > maxKept {
+			return nil, ErrTooMany
 		}
 		if all = append(all, page.Items...); len(all) > MaxSlices {
 			return nil, ErrTooMany

@@ -86,11 +86,16 @@ func (c *Controller) workloadsOn(ctx context.Context, t restart.Trigger) (all ma
 	}
 	resolver := kinds.NewOwnerResolver(c.apiReader, c.settings.kinds())
 	all = map[workloadKey]*workloadOnNode{}
+	var large error
 	for _, holder := range c.admission.pods.Holders(ctx, t, active) {
 		pod := &holder.Pod
 		workload, err := resolver.OfPod(ctx, pod)
 		if err != nil {
 			c.reporter.Waiting.Add(t.ID, report.UnknownJob)
+			if errors.Is(err, slim.ErrTooLarge) {
+				large = err
+				continue
+			}
 			errs = append(errs, err)
 			continue
 		}
@@ -111,6 +116,9 @@ func (c *Controller) workloadsOn(ctx context.Context, t restart.Trigger) (all ma
 		default:
 			on.pods = append(on.pods, *pod)
 		}
+	}
+	if large != nil { // no error either
+		log.FromContext(ctx).Error(large, "Some jobs are not restarted")
 	}
 	return all, errs, nil
 }

@@ -11,6 +11,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -85,8 +86,11 @@ func offline(t *testing.T, p *policy.Policy, objects ...client.Object) (*Control
 			var asked client.ListOptions
 			asked.ApplyOptions(opts)
 			if asked.FieldSelector != nil {
-				if _, byNode := asked.FieldSelector.RequiresExactMatch("spec.nodeName"); !byNode {
-					asked.FieldSelector = nil // which the fake client does not know
+				// The fake client knows no other.
+				if node, byNode := asked.FieldSelector.RequiresExactMatch("spec.nodeName"); byNode {
+					asked.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", node)
+				} else {
+					asked.FieldSelector = nil
 				}
 			}
 			return c.List(ctx, list, &asked)

@@ -29,6 +29,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/report"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
+	"github.com/pitcrew-dev/pitcrew/remediator/slim"
 )
 
 // Services are on most nodes, and no label is no mistake there.
@@ -144,6 +145,26 @@ func TestAValueThatIsNoLabelIsLeftOut(t *testing.T) {
 	c.reporter.Waiting.Add(q.ID, report.Job{Kind: "Job", Namespace: "team", Name: "train", Reason: "BackOff"})
 	if got, want := named(), []string{"Job team/train BackOff"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// A tenant's job that is too large to judge is named, and the node is looked at again no sooner for it.
+func TestAJobThatIsTooLargeToJudgeIsNoError(t *testing.T) {
+	rank := rankOf("train", 0)
+	rank.Spec.NodeName, rank.Status.Phase = "a", corev1.PodRunning
+	c, q, named := onNodeA(t, interceptor.Funcs{
+		Get: func(ctx context.Context, api client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			if key.Name == "train" {
+				return fmt.Errorf("job: %w", slim.ErrTooLarge)
+			}
+			return api.Get(ctx, key, o, opts...)
+		},
+	}, []*corev1.Pod{rank})
+	if after, err := c.RestartJobsOnNode(t.Context(), q); after != report.RecheckSoon || err != nil {
+		t.Errorf("again after %s: %v", after, err)
+	}
+	if got := named(); !slices.Equal(got, []string{" / Error"}) {
+		t.Errorf("got %q", got)
 	}
 }
 

@@ -406,7 +406,7 @@ func newTexts(kept *lru.Cache, a stall.Annotations) (n int) {
 func (f *follower) place(req request, object *metav1.PartialObjectMetadata) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.places[req.Namespace] < maxPerNamespace && f.taken < maxFollowed {
+	if f.places[req.Namespace] < maxPerNamespace && (f.taken < maxFollowed || f.vacate(req.Namespace)) {
 		f.places[req.Namespace]++
 		f.taken++
 		f.full.Delete(object.UID)
@@ -424,10 +424,35 @@ func (f *follower) place(req request, object *metav1.PartialObjectMetadata) bool
 	return false
 }
 
+// vacate takes a place from the namespace with most of them for one that has fewer: no tenant can keep all places from the others.
+func (f *follower) vacate(namespace string) bool {
+	most := namespace
+	for other, n := range f.places {
+		if n > f.places[most] {
+			most = other
+		}
+	}
+	if f.places[most] <= f.places[namespace]+1 { // neither would take the place from the other again and again
+		return false
+	}
+	for req := range f.followed {
+		if req.Namespace == most {
+			f.leave(req)
+			return true
+		}
+	}
+	return false
+}
+
 // drop forgets a job, and frees its place.
 func (f *follower) drop(req request) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.leave(req)
+}
+
+// leave is drop, under the lock.
+func (f *follower) leave(req request) {
 	known := f.followed[req]
 	if known == nil {
 		return
@@ -445,12 +470,15 @@ func (f *follower) drop(req request) {
 // enter counts a job in its state.
 func (f *follower) enter(req request, job *followed, v stall.Verdict) {
 	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.followed[req] != job {
+		return // it has lost its place meanwhile
+	}
 	if v.State == stall.Stalled || v.Overdue {
 		f.quiet[req] = v.Since
 	} else {
 		delete(f.quiet, req)
 	}
-	f.mu.Unlock()
 	if job.state == v.State {
 		return
 	}

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -336,8 +337,21 @@ func TestTheClusterHasSoManyPlaces(t *testing.T) {
 			t.Fatalf("no place for job %d", i)
 		}
 	}
-	if follow(name(-1, 0)) {
-		t.Error("more jobs are followed than may be")
+	// A namespace that has none takes a place of the others, and they take none from each other.
+	if !follow(name(-1, 0)) || len(f.followed) != maxFollowed || f.taken != maxFollowed || f.places["-1"] != 1 {
+		t.Errorf("%d are followed, %d of the namespace that came last", len(f.followed), f.places["-1"])
+	}
+	lost := func() (some []request) {
+		for i := range maxFollowed {
+			if req := name(i/maxPerNamespace, i); f.followed[req] == nil {
+				some = append(some, req)
+			}
+		}
+		return some
+	}
+	gone := lost()
+	if len(gone) != 1 || follow(gone[0]) {
+		t.Fatalf("%q gave way, and may follow another one", gone)
 	}
 	if n := len(recorder.Events); n != 1 {
 		t.Fatalf("%d Events", n)
@@ -345,9 +359,35 @@ func TestTheClusterHasSoManyPlaces(t *testing.T) {
 	if note := <-recorder.Events; !strings.Contains(note, "2000 jobs of the cluster") {
 		t.Error(note)
 	}
-	f.drop(name(0, 0))
-	if !follow(name(-1, 0)) || follow(name(0, 0)) {
-		t.Error("the place of a job that has ended is not given to one other job")
+	for i := range maxPerNamespace - 1 {
+		follow(name(-1, i+1))
+	}
+	if n := f.places["-1"]; n < maxFollowed/11 || n > maxFollowed/11+1 || len(lost()) != n || f.taken != maxFollowed {
+		t.Errorf("the last of eleven namespaces has %d of %d places", n, f.taken)
+	}
+	f.drop(name(-1, 0))
+	if !follow(gone[0]) || f.taken != maxFollowed {
+		t.Error("the place of a job that has ended is not given to another one")
+	}
+}
+
+// A look that is under way when its job loses its place counts it no more.
+func TestAJobThatLostItsPlaceIsNotCounted(t *testing.T) {
+	f, _ := newFollower()
+	req := request{Kind: kinds.BuiltIn()[0].GVK, NamespacedName: types.NamespacedName{Namespace: "a", Name: "b"}}
+	job := &followed{}
+	f.followed[req], f.places["a"], f.taken = job, 1, 1
+	f.enter(req, job, stall.Verdict{State: stall.Running})
+	f.drop(req)
+	f.enter(req, job, stall.Verdict{State: stall.Stalled})
+	for _, state := range []stall.State{stall.Running, stall.Stalled} {
+		var count dto.Metric
+		if err := f.metrics.jobs.WithLabelValues(string(state)).Write(&count); err != nil || count.GetGauge().GetValue() != 0 {
+			t.Errorf("%s: %v, %v", state, &count, err)
+		}
+	}
+	if len(f.quiet) > 0 {
+		t.Errorf("quiet: %v", f.quiet)
 	}
 }
 

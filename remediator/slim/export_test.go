@@ -5,3 +5,6 @@ func (r *Reader) ReadAtMost(bytes int) { r.maxRead = bytes }
 
 // Page is how many objects a page has.
 const Page = page
+
+// CostOf is what it costs to decode JSON, in bytes of memory, about.
+var CostOf = costOf

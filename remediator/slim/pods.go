@@ -17,8 +17,8 @@ import (
 
 const (
 	// maxPod is the most that is kept of a pod in a list, in bytes, unless it names more resources than that. The 250 pods that a node may
-	// have, as a rule, are half of maxKept.
-	maxPod = 32 << 10
+	// have, as a rule, are less than half of maxKept.
+	maxPod = 64 << 10
 	// maxLeftOut is how many namespaces [ListPods] leaves out. Each costs one more read.
 	maxLeftOut = 4
 )
@@ -48,13 +48,18 @@ func ListPods(
 // readPods reads a list of pods.
 func readPods(ctx context.Context, r *Reader, ask request, l *corev1.PodList) error {
 	sizes := map[string]int{}
-	err := read(ctx, r, ask, &l.ListMeta, &l.Items, func(p *corev1.Pod) int {
-		sizes[p.Namespace] += p.Size() // what was read, of which least may be kept
-		slimPod(p)
-		if p.Size() > maxPod {
-			cutPod(p)
+	err := read(ctx, r, ask, &l.ListMeta, &l.Items, func(text []byte) (p corev1.Pod, size int, err error) {
+		err = decodePod(text, &p)
+		sizes[p.Namespace] += len(text) // what was read, of which least may be kept
+		slimMeta(&p.ObjectMeta)
+		Spec(&p.Spec)
+		slimStatuses(p.Status.InitContainerStatuses)
+		slimStatuses(p.Status.ContainerStatuses)
+		if size = HeapOf(&p); size > maxPod {
+			cutPod(&p)
+			size = HeapOf(&p)
 		}
-		return p.Size()
+		return p, size, err
 	})
 	if errors.Is(err, ErrTooLarge) && len(sizes) > 0 {
 		most := slices.MaxFunc(slices.Sorted(maps.Keys(sizes)), func(a, b string) int { return cmp.Compare(sizes[a], sizes[b]) })
@@ -63,13 +68,13 @@ func readPods(ctx context.Context, r *Reader, ask request, l *corev1.PodList) er
 	return err
 }
 
-// slimPod drops what no decision needs: how the containers run, and their volumes.
-func slimPod(p *corev1.Pod) {
-	slimMeta(&p.ObjectMeta)
-	p.Spec.Volumes = nil
-	slimContainers(p.Spec.InitContainers)
-	slimContainers(p.Spec.Containers)
-	p.Spec.EphemeralContainers = nil
+// slimStatuses drops which image a container has.
+func slimStatuses(all []corev1.ContainerStatus) {
+	for i, c := range all {
+		all[i] = corev1.ContainerStatus{
+			Name: c.Name, State: c.State, LastTerminationState: c.LastTerminationState, Ready: c.Ready, RestartCount: c.RestartCount, Started: c.Started,
+		}
+	}
 }
 
 // cutPod leaves of a pod that is too large who it is, where it is and what it takes there, which counts for others. What it says about
@@ -94,7 +99,7 @@ func cutPod(p *corev1.Pod) {
 			ExtendedResourceClaimStatus: p.Status.ExtendedResourceClaimStatus,
 		},
 	}
-	if owner := metav1.GetControllerOf(p); owner != nil && owner.Size() <= maxAnnotation {
+	if owner := metav1.GetControllerOf(p); owner != nil && HeapOf(owner) <= maxAnnotation {
 		cut.OwnerReferences = []metav1.OwnerReference{*owner}
 	}
 	*p = cut

@@ -1,7 +1,8 @@
-// Package slim reads lists of objects that others write, at a cost that is known before it is paid. A pod may have 1.5 MB, a node or a
-// namespace any number of pods, and a kubelet writes the ResourceSlices of its node: lists of whole objects have no upper size. Here a list
-// is decoded item by item while it arrives, what no decision needs is dropped from each, and a list that is too large all the same is an
-// error that names it. Who reads it decides nothing about that node or job, as for any list that cannot be read.
+// Package slim reads objects that others write, and lists of them, at a cost that is known before it is paid. A pod may have 1.5 MB, which
+// take 40 MB in memory, a node or a namespace any number of pods, and a kubelet writes the ResourceSlices of its node: lists of whole
+// objects have no upper size. Here a list is decoded item by item while it arrives, what no decision needs is dropped from each, and a list
+// or an object that is too large all the same is an error that names it. Who reads it decides nothing about that node or job, as for any
+// list that cannot be read.
 package slim
 
 import (
@@ -32,28 +33,28 @@ import (
 )
 
 const (
-	// maxKept is the most that is kept of one list, in bytes of its items as protobuf. A pod without what is dropped has 2 to 4 KB: that is
-	// a job of 4,000 pods.
-	maxKept = 16 << 20
+	// maxKept is the most that is kept of one list, in bytes of memory. A pod without what is dropped takes about 10 KB: that is a job of
+	// 4,000 pods.
+	maxKept = 40 << 20
 	// maxRead is the most that is read of one list, in bytes of JSON: it costs about five seconds of a core.
 	maxRead = 256 << 20
 	// maxAnnotation is the longest value of an annotation that is kept, in bytes. Those of pods that we read are names.
 	maxAnnotation = 1 << 10
-	// maxOfKubelet is the largest metadata of a static pod that are kept whole, in bytes as protobuf: a kubelet may add any to each namespace.
+	// maxOfKubelet is the largest metadata of a static pod that are kept whole, in bytes: a kubelet may add any to each namespace.
 	maxOfKubelet = 64 << 10
-	// atOnce is how many lists are read at a time.
+	// atOnce is how many lists are read at a time, and how many objects.
 	atOnce = 4
 )
 
-// ErrTooLarge reports that a list is larger than what is read or kept of one.
+// ErrTooLarge reports that a list is larger than what is read or kept of one, or that it costs too much to decode an object.
 var ErrTooLarge = errors.New("too large to judge")
 
 // Reader reads from the API server, without a cache. Its lists are slim.
 type Reader struct {
 	client.Reader
-	api     func(schema.GroupVersionKind) (rest.Interface, string, error)
-	reading chan struct{}
-	maxRead int
+	api              func(schema.GroupVersionKind) (rest.Interface, string, error)
+	reading, getting chan struct{}
+	maxRead          int
 }
 
 // New returns a Reader over another that asks the same API server. Pods and ResourceSlices need no mapper.
@@ -81,7 +82,9 @@ func New(inside client.Reader, config *rest.Config, with *http.Client, mapper me
 		apis.Store(kind.GroupVersion(), made)
 		return made, resource, nil
 	}
-	return &Reader{Reader: inside, api: api, reading: make(chan struct{}, atOnce), maxRead: maxRead}, nil
+	return &Reader{
+		Reader: inside, api: api, reading: make(chan struct{}, atOnce), getting: make(chan struct{}, atOnce), maxRead: maxRead,
+	}, nil
 }
 
 // List reads a list. Its error is [ErrTooLarge], or that of the API server, whose kind is kept.
@@ -99,49 +102,43 @@ func (r *Reader) List(ctx context.Context, list client.ObjectList, opts ...clien
 	switch l := list.(type) {
 	case *metav1.PartialObjectMetadataList:
 		ask.accept = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
-		return read(ctx, r, ask, &l.ListMeta, &l.Items, func(m *metav1.PartialObjectMetadata) int {
+		return read(ctx, r, ask, &l.ListMeta, &l.Items, func(text []byte) (m metav1.PartialObjectMetadata, size int, err error) {
+			err = decodeMeta(text, &m)
 			slimMeta(&m.ObjectMeta)
-			return m.Size()
+			return m, HeapOf(&m), err
 		})
 	case *unstructured.UnstructuredList:
 		return r.readUnstructured(ctx, ask, kind, l)
 	case *corev1.PodList:
 		return readPods(ctx, r, ask, l)
 	case *batchv1.JobList:
-		return read(ctx, r, ask, &l.ListMeta, &l.Items, func(j *batchv1.Job) int { slimJob(j); return j.Size() })
+		return read(ctx, r, ask, &l.ListMeta, &l.Items, whole(Job))
 	case *resourceapi.ResourceSliceList:
-		return read(ctx, r, ask, &l.ListMeta, &l.Items, func(s *resourceapi.ResourceSlice) int { slimMeta(&s.ObjectMeta); return s.Size() })
+		return read(ctx, r, ask, &l.ListMeta, &l.Items, whole(func(s *resourceapi.ResourceSlice) { slimMeta(&s.ObjectMeta) }))
 	case *corev1.EventList:
-		return read(ctx, r, ask, &l.ListMeta, &l.Items, func(e *corev1.Event) int { slimMeta(&e.ObjectMeta); return e.Size() })
+		return read(ctx, r, ask, &l.ListMeta, &l.Items, whole(func(e *corev1.Event) { slimMeta(&e.ObjectMeta) }))
 	}
 	return fmt.Errorf("a list of %s has no slim type: %T", kind.Kind, list)
 }
 
-// unstructuredCosts is how much larger an object without a Go type is than its JSON, about.
-const unstructuredCosts = 5
-
 // readUnstructured reads a list of objects that have no Go type here.
 func (r *Reader) readUnstructured(ctx context.Context, ask request, kind schema.GroupVersionKind, l *unstructured.UnstructuredList) error {
 	var m metav1.ListMeta
-	var items []json.RawMessage
 	if l.Object == nil {
 		l.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
 	}
-	if err := read(ctx, r, ask, &m, &items, func(raw *json.RawMessage) int { return unstructuredCosts * len(*raw) }); err != nil {
-		return err
-	}
+	err := read(ctx, r, ask, &m, &l.Items, func(text []byte) (u unstructured.Unstructured, size int, err error) {
+		if size = costOf(text); size > maxCost {
+			return u, size, ErrTooLarge
+		}
+		err = utiljson.Unmarshal(text, &u.Object)
+		u.SetGroupVersionKind(kind) // an item of a list need not have it
+		u.SetManagedFields(nil)
+		return u, HeapOf(&u), err
+	})
 	l.SetResourceVersion(m.ResourceVersion)
 	l.SetContinue(m.Continue)
-	l.Items = make([]unstructured.Unstructured, len(items))
-	for i, raw := range items {
-		if err := utiljson.Unmarshal(raw, &l.Items[i].Object); err != nil {
-			return fmt.Errorf("decode a %s: %w", kind.Kind, err)
-		}
-		l.Items[i].SetGroupVersionKind(kind) // an item of a list need not have it
-		l.Items[i].SetManagedFields(nil)
-		items[i] = nil
-	}
-	return nil
+	return err
 }
 
 // Manager is a manager whose API reader is a [Reader].
@@ -166,16 +163,27 @@ type request struct {
 	opts             []client.ListOption
 }
 
-// read reads one list into about and items. slim drops what is not needed of an item and returns the size of the rest, in bytes.
-func read[T any](ctx context.Context, r *Reader, ask request, about *metav1.ListMeta, items *[]T, slim func(*T) int) error {
+// turn waits for a turn among those that read at a time. done ends it.
+func turn(ctx context.Context, among chan struct{}) (done func(), err error) {
+	select {
+	case among <- struct{}{}:
+		return func() { <-among }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err() //nolint:wrapcheck // a context's error
+	}
+}
+
+// read reads one list into about and items. item decodes one without what is not needed of it, and returns its size in memory.
+func read[T any](
+	ctx context.Context, r *Reader, ask request, about *metav1.ListMeta, items *[]T, item func(text []byte) (one T, size int, err error),
+) error {
 	options := (&client.ListOptions{}).ApplyOptions(ask.opts)
 	which := options.AsListOptions()
-	select {
-	case r.reading <- struct{}{}:
-		defer func() { <-r.reading }()
-	case <-ctx.Done():
-		return ctx.Err()
+	done, err := turn(ctx, r.reading)
+	if err != nil {
+		return err
 	}
+	defer done()
 	body, err := ask.api.Get().NamespaceIfScoped(options.Namespace, options.Namespace != "").Resource(ask.resource).
 		SpecificallyVersionedParams(which, scheme.ParameterCodec, corev1.SchemeGroupVersion).SetHeader("Accept", ask.accept).Stream(ctx)
 	if err != nil {
@@ -184,16 +192,19 @@ func read[T any](ctx context.Context, r *Reader, ask request, about *metav1.List
 	defer body.Close()
 	*items = nil
 	kept := 0
+	var text json.RawMessage
 	err = decode(&limited{from: body, left: r.maxRead}, about, func(from *json.Decoder) error {
-		var item T
-		if err := from.Decode(&item); err != nil {
+		if err := from.Decode(&text); err != nil {
 			return err //nolint:wrapcheck // decode's caller names the list
 		}
-		if kept += slim(&item); kept > maxKept {
-			return ErrTooLarge
+		one, size, err := item(text)
+		if kept += size; err == nil && kept > maxKept {
+			err = ErrTooLarge
 		}
-		*items = append(*items, item)
-		return nil
+		if err == nil {
+			*items = append(*items, one)
+		}
+		return err
 	})
 	if err != nil {
 		return fmt.Errorf("the %s of namespace %q with fields %q, labels %q: %w",
@@ -267,13 +278,19 @@ func (l *limited) Read(p []byte) (int, error) {
 	return n, err //nolint:wrapcheck // a reader's error
 }
 
-// slimJob drops how the pods of a Job run.
-func slimJob(j *batchv1.Job) {
+// Job drops how the pods of a Job run, and long annotations.
+func Job(j *batchv1.Job) {
 	slimMeta(&j.ObjectMeta)
-	p := corev1.Pod{Spec: j.Spec.Template.Spec}
-	slimPod(&p)
 	slimMeta(&j.Spec.Template.ObjectMeta)
-	j.Spec.Template.Spec = p.Spec
+	Spec(&j.Spec.Template.Spec)
+}
+
+// Spec drops of the spec of a pod what no decision needs: how the containers run, and their volumes.
+func Spec(s *corev1.PodSpec) {
+	s.Volumes = nil
+	slimContainers(s.InitContainers)
+	slimContainers(s.Containers)
+	s.EphemeralContainers = nil
 }
 
 func slimContainers(all []corev1.Container) {
@@ -283,7 +300,7 @@ func slimContainers(all []corev1.Container) {
 }
 
 func slimMeta(m *metav1.ObjectMeta) {
-	if mirror, isStatic := m.Annotations[corev1.MirrorPodAnnotationKey]; isStatic && m.Size() > maxOfKubelet {
+	if mirror, isStatic := m.Annotations[corev1.MirrorPodAnnotationKey]; isStatic && HeapOf(m) > maxOfKubelet {
 		*m = metav1.ObjectMeta{
 			Namespace: m.Namespace, Name: m.Name, UID: m.UID, DeletionTimestamp: m.DeletionTimestamp,
 			Annotations: map[string]string{corev1.MirrorPodAnnotationKey: mirror},

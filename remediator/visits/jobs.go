@@ -18,6 +18,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
+	"github.com/pitcrew-dev/pitcrew/remediator/slim"
 )
 
 // indexNode finds the Jobs for a node.
@@ -127,6 +128,9 @@ func (c *Controller) restartsJobs(n *corev1.Node) bool {
 // which may save its state first.
 func (c *Controller) isRestarted(ctx context.Context, resolver kinds.OwnerResolver, pod *corev1.Pod) (bool, error) {
 	workload, err := resolver.OfPod(ctx, pod)
+	if errors.Is(err, slim.ErrTooLarge) {
+		return false, nil // such a job is not restarted
+	}
 	if err != nil || workload.Job == nil || workload.Unsupported != nil {
 		return false, err
 	}

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/podreader"
 	"github.com/pitcrew-dev/pitcrew/remediator/pause"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair"
@@ -316,7 +317,7 @@ func (s *sweeper) overrule(ctx context.Context, start sweep.Start, n *corev1.Nod
 // counts as busy, and holds up no check of other nodes.
 func (s *sweeper) busy(ctx context.Context, node string) (bool, error) {
 	var pods corev1.PodList
-	err := s.controller.apiReader.List(ctx, &pods, client.MatchingFields{"spec.nodeName": node})
+	err := s.controller.apiReader.List(ctx, &pods, client.MatchingFieldsSelector{Selector: podreader.ActiveOf(node)})
 	if errors.Is(err, slim.ErrTooLarge) {
 		ctrl.LoggerFrom(ctx).Error(err, "A node counts as busy for sweeps", "node", node)
 		return true, nil

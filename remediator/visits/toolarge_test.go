@@ -2,7 +2,9 @@ package visits
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,14 +12,17 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
 	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/kinds"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/record/keystore"
 	"github.com/pitcrew-dev/pitcrew/remediator/repair/starts"
@@ -57,6 +62,27 @@ func TestAVisitEndsWhosePodsAreTooLargeToJudge(t *testing.T) {
 		}
 		if !strings.HasPrefix(ended.Outcome, "stopped because the node is too large to judge: list the pods on node a") || ended.Phase == phase || step.KeepJob != "" {
 			t.Errorf("%s: %+v", phase, ended)
+		}
+	}
+}
+
+// A job that is too large to judge is not restarted either, so that its pods have to be evicted.
+func TestPodsOfAJobThatIsTooLargeToJudgeAreEvicted(t *testing.T) {
+	for name, test := range map[string]struct{ err, want error }{
+		"too large": {fmt.Errorf("job: %w", slim.ErrTooLarge), nil},
+		"an error":  {io.ErrUnexpectedEOF, io.ErrUnexpectedEOF},
+	} {
+		api := interceptor.NewClient(fake.NewClientBuilder().Build(), interceptor.Funcs{
+			Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
+				return test.err
+			},
+		})
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ml", Name: "rank", OwnerReferences: []metav1.OwnerReference{
+			{APIVersion: "batch/v1", Kind: "Job", Name: "train", UID: "u", Controller: ptr.To(true)},
+		}}}
+		c := &Controller{apiReader: api}
+		if is, err := c.isRestarted(t.Context(), kinds.NewOwnerResolver(api, kinds.BuiltIn()), pod); is || !errors.Is(err, test.want) {
+			t.Errorf("%s: %t, %v", name, is, err)
 		}
 	}
 }

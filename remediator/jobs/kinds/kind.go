@@ -8,7 +8,9 @@ package kinds
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -23,8 +25,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/policy/jobkind"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
+	"github.com/pitcrew-dev/pitcrew/remediator/slim"
 )
 
 // Kind is all that has to be known of one kind of job. A kind is restarted in one of two ways: by a field that stops all of
@@ -109,8 +113,42 @@ func (k Kind) Read(ctx context.Context, reader client.Reader, key client.ObjectK
 		return restart.Job{}, err
 	}
 	job.GVK = k.GVK
-	err = useKueue(ctx, reader, &job)
-	return job, err
+	if err := useKueue(ctx, reader, &job); err != nil {
+		return restart.Job{}, err
+	}
+	compact(&job)
+	return job, nil
+}
+
+// compact drops what no decision needs: a look at a node keeps all the jobs on it, and each may have 1.5 MB.
+func compact(job *restart.Job) {
+	job.Object = metadataOf(job.Object, job.GVK)
+	if on := job.SuspendField.Elsewhere; on != nil {
+		job.SuspendField.Elsewhere = handleOf(on)
+	}
+	for i := range job.Templates {
+		slim.Spec(&job.Templates[i].Spec)
+	}
+	for i := range job.Jobs {
+		slim.Job(&job.Jobs[i])
+	}
+}
+
+// maxAnnotation is the longest annotation of others that is kept of a job, in bytes.
+const maxAnnotation = 1 << 10
+
+// metadataOf are the metadata of a job, without long annotations of others.
+func metadataOf(object metav1.Object, gvk schema.GroupVersionKind) *metav1.PartialObjectMetadata {
+	m := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+		Namespace: object.GetNamespace(), Name: object.GetName(), UID: object.GetUID(), ResourceVersion: object.GetResourceVersion(),
+		Generation: object.GetGeneration(), CreationTimestamp: object.GetCreationTimestamp(), DeletionTimestamp: object.GetDeletionTimestamp(),
+		Labels: object.GetLabels(), Annotations: maps.Clone(object.GetAnnotations()), OwnerReferences: object.GetOwnerReferences(),
+	}}
+	m.SetGroupVersionKind(gvk)
+	maps.DeleteFunc(m.Annotations, func(key, value string) bool {
+		return len(value) > maxAnnotation && !strings.HasPrefix(key, conditions.Domain+"/")
+	})
+	return m
 }
 
 // Replace has the job's own controller replace those of the remaining pods that are the job's. What it changes of the

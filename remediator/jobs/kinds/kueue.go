@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
@@ -67,6 +68,19 @@ func useKueue(ctx context.Context, reader client.Reader, j *restart.Job) error {
 		j.PlacedBy = topologyOf(workload)
 	}
 	return nil
+}
+
+// handleOf is as much of a Workload as its suspend field is set with.
+func handleOf(workload *unstructured.Unstructured) *unstructured.Unstructured {
+	handle := &unstructured.Unstructured{}
+	handle.SetGroupVersionKind(workload.GroupVersionKind())
+	handle.SetNamespace(workload.GetNamespace())
+	handle.SetName(workload.GetName())
+	handle.SetResourceVersion(workload.GetResourceVersion())
+	if step, there := workload.GetAnnotations()[conditions.AnnotationRestartStep]; there {
+		handle.SetAnnotations(map[string]string{conditions.AnnotationRestartStep: step})
+	}
+	return handle
 }
 
 // topologyOf are the labels by which Kueue has chosen the nodes of the admitted job, if it did: its topology aware scheduling

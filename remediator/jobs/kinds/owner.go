@@ -2,6 +2,7 @@ package kinds
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -13,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
+	"github.com/pitcrew-dev/pitcrew/remediator/slim"
 )
 
 // maxOwners bounds the way from a pod to its job.
@@ -83,8 +85,30 @@ type OwnerResolver struct {
 	reader client.Reader
 	kinds  []Kind
 	seen   map[reference]Workload
+	// tooLarge are the errors of owners of which one is too large to judge.
+	tooLarge map[reference]error
 	// read are the objects that were read on the way, so that a common owner of many is read once; nil: it is gone.
 	read map[reference]*restart.Job
+	// kept is what they take of memory, in bytes, by namespace; that of "" is their sum.
+	kept map[string]int
+}
+
+const (
+	// maxJobs is the most that the jobs may take that a resolver remembers, in bytes of memory, and maxOfNamespace those of one namespace:
+	// whoever may create jobs and pods can have large jobs on a node.
+	maxJobs, maxOfNamespace = 48 << 20, 12 << 20
+)
+
+// keep remembers an object. Its error is [slim.ErrTooLarge].
+func (r OwnerResolver) keep(key reference, job *restart.Job) error {
+	size := slim.HeapOf(job)
+	if r.kept[""]+size > maxJobs || r.kept[key.namespace]+size > maxOfNamespace {
+		return fmt.Errorf("%s %s with the others of its namespace: %w", job.GVK.Kind, job.Key(), slim.ErrTooLarge)
+	}
+	r.kept[""] += size
+	r.kept[key.namespace] += size
+	r.read[key] = job
+	return nil
 }
 
 // reference is an owner as a pod names it, with all that it says: one with the UID of a job and the wrong name leads nowhere, and must
@@ -100,7 +124,10 @@ func referenceOf(namespace string, owner metav1.OwnerReference) reference {
 
 // NewOwnerResolver returns a resolver that reads with reader, which must be live: a cache may hold no owners.
 func NewOwnerResolver(reader client.Reader, all []Kind) OwnerResolver {
-	return OwnerResolver{reader: reader, kinds: all, seen: map[reference]Workload{}, read: map[reference]*restart.Job{}}
+	return OwnerResolver{
+		reader: reader, kinds: all,
+		seen: map[reference]Workload{}, tooLarge: map[reference]error{}, read: map[reference]*restart.Job{}, kept: map[string]int{},
+	}
 }
 
 // OfPod finds the workload of a pod.
@@ -118,9 +145,15 @@ func (r OwnerResolver) OfOwner(ctx context.Context, namespace string, owner meta
 	if found, ok := r.seen[key]; ok {
 		return found, nil
 	}
+	if err, ok := r.tooLarge[key]; ok {
+		return Workload{}, err
+	}
 	found, err := r.resolve(ctx, namespace, owner)
-	if err == nil {
+	switch {
+	case err == nil:
 		r.seen[key] = found
+	case errors.Is(err, slim.ErrTooLarge):
+		r.tooLarge[key] = err
 	}
 	return found, err
 }
@@ -223,7 +256,9 @@ func (r OwnerResolver) readOwner(ctx context.Context, k Kind, namespace string, 
 	case err != nil:
 		return nil, err
 	}
-	r.read[key] = &job
+	if err := r.keep(key, &job); err != nil {
+		return nil, err
+	}
 	return &job, nil
 }
 

@@ -28,6 +28,11 @@ var Active = fields.AndSelectors(
 	fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed)),
 )
 
+// ActiveOf selects [Active] pods on a node. Anyone who may create pods can send any number there that the kubelet refuses, and that stay.
+func ActiveOf(node string) fields.Selector {
+	return fields.AndSelectors(fields.OneTermEqualSelector("spec.nodeName", node), Active)
+}
+
 // Reader reads pods.
 type Reader struct {
 	// API must be live.
@@ -48,7 +53,7 @@ const maxOnNode = 512
 func (r Reader) OnNode(ctx context.Context, name string, cached client.Reader) (active []corev1.Pod, leftOut []string, err error) {
 	var pods corev1.PodList
 	// No resourceVersion: the answer is at least as new as the taint.
-	leftOut, err = slim.ListPods(ctx, r.API, &pods, fields.OneTermEqualSelector("spec.nodeName", name))
+	leftOut, err = slim.ListPods(ctx, r.API, &pods, ActiveOf(name))
 	if err != nil {
 		return nil, nil, fmt.Errorf("list the pods on node %s: %w", name, err)
 	}

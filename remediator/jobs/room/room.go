@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/pitcrew-dev/pitcrew/remediator/jobs/podreader"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart/capacity"
 	"github.com/pitcrew-dev/pitcrew/remediator/slim"
@@ -23,7 +24,7 @@ func Search(
 	search := capacity.New(t, ranks, nodes, others, now)
 	for node := range search.Nodes() {
 		var there corev1.PodList
-		switch err := api.List(ctx, &there, client.MatchingFields{"spec.nodeName": node.Name}); {
+		switch err := api.List(ctx, &there, client.MatchingFieldsSelector{Selector: podreader.ActiveOf(node.Name)}); {
 		case err == nil:
 			search.Place(node, there.Items)
 		case !errors.Is(err, slim.ErrTooLarge):

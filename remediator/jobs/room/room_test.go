@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -44,7 +45,11 @@ func TestANodeThatCannotBeJudgedHasNoRoomAndHoldsUpNoSearch(t *testing.T) {
 	} {
 		api := fake.NewClientBuilder().WithInterceptorFuncs(interceptor.Funcs{
 			List: func(_ context.Context, _ client.WithWatch, _ client.ObjectList, opts ...client.ListOption) error {
-				of, _ := (&client.ListOptions{}).ApplyOptions(opts).FieldSelector.RequiresExactMatch("spec.nodeName")
+				asked := (&client.ListOptions{}).ApplyOptions(opts).FieldSelector
+				of, _ := asked.RequiresExactMatch("spec.nodeName")
+				if ended := (fields.Set{"spec.nodeName": of, "status.phase": "Failed"}); asked.Matches(ended) {
+					t.Errorf("asked for %s: pods that have ended may be any number", asked)
+				}
 				return test.answer[of]
 			},
 		}).Build()

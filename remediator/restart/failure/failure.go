@@ -9,12 +9,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// maxKept is the most that is kept of a pod, in bytes. Its labels, owners and containers may have 1.5 MB.
-const maxKept = 16 << 10
+const (
+	// maxKept is the most that is kept of a pod, in bytes of memory, about. Its labels, owners and containers may have 1.5 MB.
+	maxKept = 8 << 10
+	// perLabel and perContainer are what these cost beside their text, in bytes.
+	perLabel, perContainer = 48, 512
+)
 
-// Slim returns what [Of] reads of a pod, so that a cache of many of them stays small. Of a pod that is too large to judge only its name is
-// left: it has no owner whose restart its failure could cause. It is a
-// transform of an informer; what is no pod it leaves alone.
+// Slim returns what [Of] reads of a pod that has failed, so that a cache of many of them stays small. Of one that has not, or that is too
+// large to judge, only its name is left: it has no owner whose restart its failure could cause. It is a transform of an informer; what is
+// no pod it leaves alone.
 func Slim(object any) (any, error) {
 	p, ok := object.(*corev1.Pod)
 	if !ok {
@@ -38,7 +42,8 @@ func Slim(object any) (any, error) {
 	}
 	slim.Status.InitContainerStatuses = terminations(p.Status.InitContainerStatuses)
 	slim.Status.ContainerStatuses = terminations(p.Status.ContainerStatuses)
-	if slim.Size() > maxKept {
+	size := slim.Size() + perLabel*len(slim.Labels) + perContainer*(len(slim.Status.ContainerStatuses)+len(slim.Status.InitContainerStatuses))
+	if why, _ := Of(slim); why == "" || size > maxKept {
 		slim.Labels, slim.OwnerReferences, slim.Status = nil, nil, corev1.PodStatus{}
 	}
 	return slim, nil

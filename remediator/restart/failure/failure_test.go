@@ -2,6 +2,7 @@ package failure
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -69,20 +70,38 @@ func TestPodFailure(t *testing.T) {
 	}
 }
 
-// A tenant's pods may have any number of labels, owners and containers.
-func TestAPodThatIsTooLargeHasNoOwner(t *testing.T) {
-	for name, n := range map[string]int{"as many labels as any has": 50, "too many": 500} {
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-			Namespace: "ml", Name: "train-0", UID: "u", Labels: map[string]string{}, OwnerReferences: []metav1.OwnerReference{{Name: "train"}},
-		}}
-		for i := range n {
+// A tenant's pods may have any number of labels, owners and containers, and a kubelet writes how their containers ended.
+func TestOfAPodThatIsTooLargeOrHasNotFailedOnlyTheNameIsKept(t *testing.T) {
+	for name, test := range map[string]struct {
+		phase              corev1.PodPhase
+		labels, containers int
+		kept               bool
+	}{
+		"as many labels as any has":     {corev1.PodFailed, 50, 0, true},
+		"as many containers as any has": {corev1.PodFailed, 10, 8, true},
+		"too many labels":               {corev1.PodFailed, 500, 0, false},
+		"too many containers":           {corev1.PodFailed, 10, 500, false},
+		"one that runs":                 {corev1.PodRunning, 10, 0, false},
+		"one that waits":                {corev1.PodPending, 10, 0, false},
+	} {
+		pod := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ml", Name: "train-0", UID: "u", Labels: map[string]string{}, OwnerReferences: []metav1.OwnerReference{{Name: "train"}}},
+			Status:     corev1.PodStatus{Phase: test.phase},
+		}
+		for i := range test.labels {
 			pod.Labels[fmt.Sprint(i)] = strings.Repeat("x", 63)
+		}
+		for range test.containers {
+			ended := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}
+			pod.Status.ContainerStatuses = append(pod.Status.ContainerStatuses, corev1.ContainerStatus{State: ended})
 		}
 		slim, err := Slim(pod)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := slim.(*corev1.Pod); got.Name != "train-0" || got.UID != "u" || (len(got.OwnerReferences) == 1) != (n == 50) || got.Size() > maxKept {
+		got := slim.(*corev1.Pod)
+		has := []bool{len(got.Labels) > 0, len(got.OwnerReferences) > 0, got.Status.Phase != ""}
+		if got.Name != "train-0" || got.UID != "u" || slices.Contains(has, !test.kept) {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}
