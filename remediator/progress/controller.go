@@ -95,6 +95,8 @@ type followed struct {
 	due time.Time
 	// said are the reports that were made of these pods.
 	said sets.Set[string]
+	// dropped: it has no place any more.
+	dropped bool
 	// evidence paces what is kept of the job.
 	evidence *rate.Limiter
 }
@@ -457,6 +459,7 @@ func (f *follower) leave(req request) {
 	if known == nil {
 		return
 	}
+	known.dropped = true
 	delete(f.followed, req)
 	delete(f.quiet, req)
 	f.taken--
@@ -471,8 +474,8 @@ func (f *follower) leave(req request) {
 func (f *follower) enter(req request, job *followed, v stall.Verdict) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.followed[req] != job {
-		return // it has lost its place meanwhile
+	if job.dropped { // meanwhile
+		return
 	}
 	if v.State == stall.Stalled || v.Overdue {
 		f.quiet[req] = v.Since
