@@ -185,10 +185,6 @@ func (r OwnerResolver) resolve(ctx context.Context, namespace string, owner meta
 	top := Workload{Namespace: namespace}
 	for range maxOwners {
 		top.Owners = append(top.Owners, owner)
-		if len(path.IsValidPathSegmentName(owner.Name)) > 0 {
-			// No object has such a name. The client does not ask for one, but answers with an error, as if the API server were away.
-			return Workload{}, nil
-		}
 		if isPod(owner) { // the leader of a LeaderWorkerSet's group owns its workers
 			// Their StatefulSet has the leader's name (sigs.k8s.io/lws pkg/controllers, constructWorkerStatefulSetApplyConfiguration).
 			if n := len(top.Owners); n != 2 || top.Owners[0].Name != owner.Name {
@@ -242,10 +238,16 @@ func (r OwnerResolver) knows(owner metav1.OwnerReference) bool {
 
 func isPod(owner metav1.OwnerReference) bool { return owner.APIVersion == "v1" && owner.Kind == "Pod" }
 
+// mayExist reports whether an object may have the name of an owner. For others the client does not ask, but answers with an error, as if
+// the API server were away.
+func mayExist(owner metav1.OwnerReference) bool {
+	return len(path.IsValidPathSegmentName(owner.Name)) == 0
+}
+
 // readOwner reads an owner of kind k, once; nil if it is gone.
 func (r OwnerResolver) readOwner(ctx context.Context, k Kind, namespace string, owner metav1.OwnerReference) (*restart.Job, error) {
 	key := referenceOf(namespace, owner)
-	if job, ok := r.read[key]; ok {
+	if job, ok := r.read[key]; ok || !mayExist(owner) {
 		return job, nil
 	}
 	job, err := k.Read(ctx, r.reader, client.ObjectKey{Namespace: namespace, Name: owner.Name})
@@ -264,6 +266,9 @@ func (r OwnerResolver) readOwner(ctx context.Context, k Kind, namespace string, 
 
 // ownerOfPod returns the controller of a pod that controls others; nil if there is none.
 func (r OwnerResolver) ownerOfPod(ctx context.Context, namespace string, owner metav1.OwnerReference) (*metav1.OwnerReference, error) {
+	if !mayExist(owner) {
+		return nil, nil //nolint:nilnil // nothing is there
+	}
 	var pod metav1.PartialObjectMetadata
 	pod.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
 	err := r.reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: owner.Name}, &pod)
