@@ -408,7 +408,7 @@ func newTexts(kept *lru.Cache, a stall.Annotations) (n int) {
 func (f *follower) place(req request, object *metav1.PartialObjectMetadata) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.places[req.Namespace] < maxPerNamespace && (f.taken < maxFollowed || f.vacate(req.Namespace)) {
+	if f.places[req.Namespace] < maxPerNamespace && (f.taken < maxFollowed || vacate(f, req.Namespace)) {
 		f.places[req.Namespace]++
 		f.taken++
 		f.full.Delete(object.UID)
@@ -427,7 +427,7 @@ func (f *follower) place(req request, object *metav1.PartialObjectMetadata) bool
 }
 
 // vacate takes a place from the namespace with most of them for one that has fewer: no tenant can keep all places from the others.
-func (f *follower) vacate(namespace string) bool {
+func vacate(f *follower, namespace string) bool {
 	most := namespace
 	for other, n := range f.places {
 		if n > f.places[most] {
@@ -439,7 +439,7 @@ func (f *follower) vacate(namespace string) bool {
 	}
 	for req := range f.followed {
 		if req.Namespace == most {
-			f.leave(req)
+			leave(f, req)
 			return true
 		}
 	}
@@ -450,11 +450,11 @@ func (f *follower) vacate(namespace string) bool {
 func (f *follower) drop(req request) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.leave(req)
+	leave(f, req)
 }
 
 // leave is drop, under the lock.
-func (f *follower) leave(req request) {
+func leave(f *follower, req request) {
 	known := f.followed[req]
 	if known == nil {
 		return

@@ -72,7 +72,8 @@ func readPods(ctx context.Context, r *Reader, ask request, l *corev1.PodList) er
 func slimStatuses(all []corev1.ContainerStatus) {
 	for i, c := range all {
 		all[i] = corev1.ContainerStatus{
-			Name: c.Name, State: c.State, LastTerminationState: c.LastTerminationState, Ready: c.Ready, RestartCount: c.RestartCount, Started: c.Started,
+			Name: c.Name, State: c.State, LastTerminationState: c.LastTerminationState,
+			Ready: c.Ready, RestartCount: c.RestartCount, Started: c.Started,
 		}
 	}
 }
