@@ -203,10 +203,10 @@ func setup(ctx context.Context, mgr ctrl.Manager, o options, p *policy.File) err
 	if err != nil {
 		return err
 	}
-	catchUp := catchup.New(mgr.GetClient(), mgr.GetAPIReader())
+	cache, live := mgr.GetClient(), mgr.GetAPIReader()
 	if err := nodes.SetupWithManager(ctx, mgr, metrics.Registry, nodes.Options{
 		Policy: p, Namespace: o.namespace, EvidenceNamespace: o.evidence, DryRun: o.dryRun, Visits: o.repair != "", Recorder: recorder,
-		Jobs: restarter, Clock: now, OnBigBurst: collectGarbage, CatchUp: catchUp,
+		Jobs: restarter, Clock: now, OnBigBurst: collectGarbage, CatchUp: catchup.New(cache, live, catchup.Quarantines),
 	}); err != nil {
 		return err
 	}
@@ -216,7 +216,8 @@ func setup(ctx context.Context, mgr ctrl.Manager, o options, p *policy.File) err
 		return err
 	}
 	if err := visits.SetupWithManager(ctx, mgr, metrics.Registry, visits.Options{
-		Policy: p, Namespace: o.namespace, RepairNamespace: o.repair, DryRun: o.dryRun, Recorder: recorder, Clock: now, CatchUp: catchUp,
+		Policy: p, Namespace: o.namespace, RepairNamespace: o.repair, DryRun: o.dryRun, Recorder: recorder, Clock: now,
+		CatchUp: catchup.New(cache, live),
 	}); err != nil {
 		return err
 	}

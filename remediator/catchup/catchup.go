@@ -36,10 +36,10 @@ const (
 	page = 500
 )
 
-// Gate is closed until the cache shows all nodes with a status of ours as they were when the process began to lead. It is for concurrent
-// use; nil is open.
+// Gate is closed until the cache shows some nodes as they were when the process began to lead. It is for concurrent use; nil is open.
 type Gate struct {
 	cache, live client.Reader
+	which       []client.ListOption
 
 	mu   sync.Mutex
 	open bool
@@ -47,15 +47,20 @@ type Gate struct {
 	listing *listing
 }
 
-// listing is what is known of the nodes with a status while they are listed.
+// listing is what is known of the nodes while they are listed.
 type listing struct {
 	versions map[string]string
 	next     string
 	page     int64
 }
 
-// New is a closed gate. live reads from the API server and not from the cache.
-func New(cache, live client.Reader) *Gate { return &Gate{cache: cache, live: live} }
+// New is a closed gate for the nodes that the options select; without any for all. live reads from the API server and not from the cache.
+func New(cache, live client.Reader, which ...client.ListOption) *Gate {
+	return &Gate{cache: cache, live: live, which: which}
+}
+
+// Quarantines selects the nodes with a status of ours. A node in service has none while it is checked.
+var Quarantines = client.HasLabels{conditions.LabelStatus}
 
 // Wait returns once the gate is open. It is to be called by a leader alone, before a decision that counts nodes. It fails when the nodes
 // cannot be listed, or the cache does not catch up within 5 s; then it is to be called again.
@@ -73,7 +78,7 @@ func (g *Gate) Wait(ctx context.Context) error {
 	for {
 		behind, err := g.versions(ctx)
 		if err != nil {
-			return fmt.Errorf("list the nodes that an earlier leader may have quarantined: %w", err)
+			return fmt.Errorf("list the nodes that an earlier leader may have written: %w", err)
 		}
 		again, done := context.WithTimeout(ctx, listAgain)
 		err = wait.PollUntilContextCancel(again, often, true, func(ctx context.Context) (bool, error) {
@@ -87,13 +92,13 @@ func (g *Gate) Wait(ctx context.Context) error {
 		case again.Err() == nil:
 			return err
 		case ctx.Err() != nil:
-			return fmt.Errorf("the watch of nodes is late: of %d nodes with a status, %s among them, the cache shows an old version",
+			return fmt.Errorf("the watch of nodes is late: of %d nodes, %s among them, the cache shows an old version",
 				len(behind), slices.Min(slices.Collect(maps.Keys(behind))))
 		}
 	}
 }
 
-// versions are the resource versions of the nodes with a status, by name.
+// versions are the resource versions of the nodes, by name.
 func (g *Gate) versions(ctx context.Context) (map[string]string, error) {
 	if g.listing == nil {
 		g.listing = &listing{versions: map[string]string{}, page: page}
@@ -101,7 +106,7 @@ func (g *Gate) versions(ctx context.Context) (map[string]string, error) {
 	for l := g.listing; ; {
 		list := &metav1.PartialObjectMetadataList{}
 		list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NodeList"))
-		err := g.live.List(ctx, list, client.HasLabels{conditions.LabelStatus}, client.Limit(l.page), client.Continue(l.next))
+		err := g.live.List(ctx, list, append(slices.Clip(g.which), client.Limit(l.page), client.Continue(l.next))...)
 		switch {
 		case errors.Is(err, slim.ErrTooLarge) && l.page > 1:
 			l.page = max(1, l.page/4)

@@ -41,7 +41,7 @@ func TestTheGateOpensWhenTheCacheShowsAllRecords(t *testing.T) {
 		"more nodes than the API server still has": reader(quarantined("a", "99"), quarantined("b", "200"), quarantined("gone", "5")),
 	} {
 		t.Run(name, func(t *testing.T) {
-			if err := catchup.New(cache, live).Wait(t.Context()); err != nil {
+			if err := catchup.New(cache, live, catchup.Quarantines).Wait(t.Context()); err != nil {
 				t.Error(err)
 			}
 		})
@@ -59,12 +59,27 @@ func TestALateCacheKeepsTheGateClosed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				err := catchup.New(cache, live).Wait(t.Context())
-				if err == nil || !strings.Contains(err.Error(), "of 1 nodes with a status, b among them") {
+				if err == nil || !strings.Contains(err.Error(), "of 1 nodes, b among them") {
 					t.Errorf("Wait() = %v, want an error that names node b", err)
 				}
 			})
 		})
 	}
+}
+
+// A node in service has no status while it is checked, and takes a place all the same.
+func TestAGateForAllNodesWaitsForThoseInService(t *testing.T) {
+	node := func(version string) *corev1.Node {
+		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "checked", ResourceVersion: version}}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		if err := catchup.New(reader(node("98")), reader(node("99"))).Wait(t.Context()); err == nil || !strings.Contains(err.Error(), "checked among them") {
+			t.Errorf("Wait() = %v, want an error that names the node", err)
+		}
+		if err := catchup.New(reader(node("99")), reader(node("99"))).Wait(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 func TestTheCacheCatchesUpWhileTheGateIsWaitedFor(t *testing.T) {
