@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
@@ -555,6 +556,13 @@ spec:
 		n := s.get(sick)
 		n.Status.NodeInfo.BootID = "after-the-repair"
 		return s.admin.Status().Update(t.Context(), n)
+	})
+	s.until("the reboot was seen, and before this second: heartbeats are of whole seconds", func() error {
+		record, err := causes.RecordOf(s.get(sick))
+		if err == nil && (record.Boot.ID != "after-the-repair" || !record.Boot.Seen.Before(time.Now().Truncate(time.Second))) {
+			return fmt.Errorf("boot %+v", record.Boot)
+		}
+		return err
 	})
 	s.report(sick, corev1.ConditionFalse, "fine")
 	s.becomes(sick, causes.Released)

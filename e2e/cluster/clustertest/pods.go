@@ -1,6 +1,7 @@
 package clustertest
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -9,8 +10,11 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	watchtools "k8s.io/client-go/tools/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
@@ -38,11 +42,22 @@ type Life struct {
 // WatchPods follows the pods of a namespace until the test ends.
 func WatchPods(t testing.TB, c *cluster.Cluster, namespace string) *Pods {
 	t.Helper()
-	w, err := c.Client.Watch(t.Context(), &corev1.PodList{}, client.InNamespace(namespace))
-	if err != nil {
+	var there corev1.PodList
+	if err := c.Client.List(t.Context(), &there, client.InNamespace(namespace)); err != nil {
 		t.Fatal(err)
 	}
 	p := &Pods{TB: t, c: c, namespace: namespace, at: map[types.UID]int{}}
+	for i := range there.Items {
+		p.see(watch.Added, &there.Items[i])
+	}
+	// A busy API server ends a watch that does not take its events quickly.
+	from := &cache.ListWatch{WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+		return c.Client.Watch(ctx, &corev1.PodList{}, client.InNamespace(namespace), &client.ListOptions{Raw: &o})
+	}}
+	w, err := watchtools.NewRetryWatcherWithContext(t.Context(), there.ResourceVersion, from)
+	if err != nil {
+		t.Fatal(err)
+	}
 	go func() {
 		for e := range w.ResultChan() {
 			if pod, ok := e.Object.(*corev1.Pod); ok {
