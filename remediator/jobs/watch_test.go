@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -99,10 +100,29 @@ func TestANewLeaderWaitsForAKindThatItCannotList(t *testing.T) {
 	known(4, "")
 }
 
+// lateMapper knows the kinds that are served by now.
+type lateMapper struct {
+	meta.RESTMapper
+	now atomic.Pointer[meta.DefaultRESTMapper]
+}
+
+func (m *lateMapper) serve(all ...kinds.Kind) {
+	now := meta.NewDefaultRESTMapper(nil)
+	for _, k := range all {
+		now.Add(k.GVK, meta.RESTScopeNamespace)
+	}
+	m.now.Store(now)
+}
+
+func (m *lateMapper) RESTMapping(kind schema.GroupKind, versions ...string) (*meta.RESTMapping, error) {
+	return m.now.Load().RESTMapping(kind, versions...)
+}
+
 // A CRD that is installed later, or that an API server does not serve yet when a replica begins to lead, is looked for every minute.
 func TestAKindThatIsServedLaterIsWatched(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		served, seen := meta.NewDefaultRESTMapper(nil), &watching{}
+		served, seen := &lateMapper{}, &watching{}
+		served.serve()
 		reader := interceptor.NewClient(fake.NewClientBuilder().Build(), interceptor.Funcs{
 			List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error { return nil },
 		})
@@ -112,15 +132,16 @@ func TestAKindThatIsServedLaterIsWatched(t *testing.T) {
 		ctx, end := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- w.keepWatching(ctx) }()
-		for n, k := range []kinds.Kind{
+		all := []kinds.Kind{
 			jobstest.Kind("batch/v1", "Job"), jobstest.Kind("jobset.x-k8s.io/v1alpha2", "JobSet"), jobstest.Kind("ray.io/v1", "RayJob"),
-		} {
+		}
+		for n, k := range all {
 			synctest.Wait()
 			if seen.n != n {
 				t.Errorf("%d kinds are watched, want %d", seen.n, n)
 			}
-			served.Add(k.GVK, meta.RESTScopeNamespace)
-			time.Sleep(retryWatch) // of the bubble
+			served.serve(all[:n+1]...)
+			<-time.After(retryWatch) // of the bubble
 			synctest.Wait()
 			if !w.IsWatched(k.GVK) {
 				t.Errorf("%s is not watched a minute after it is served", k.GVK.Kind)

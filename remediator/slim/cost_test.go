@@ -51,7 +51,7 @@ func heap() uint64 {
 // the same.
 func TestPodsOfManyEmptyEntriesCostLittle(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(10))
-	for name, test := range map[string]struct{ pods, terms int }{"large ones": {20, 600_000}, "small ones": {250, 12_000}} {
+	for name, test := range map[string]struct{ pods, terms int }{"large ones": {6, 400_000}, "small ones": {120, 12_000}} {
 		p := pod("")
 		p.Spec.Affinity = dense(test.terms)
 		text, err := json.Marshal(p)
@@ -92,14 +92,14 @@ func TestMetadataOfManyLabelsCostLittle(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := served(t, func(w http.ResponseWriter, _ *http.Request) { list(w, 100, func(int) any { return text }) })
+	r := served(t, func(w http.ResponseWriter, _ *http.Request) { list(w, 20, func(int) any { return text }) })
 	var got metav1.PartialObjectMetadataList
 	got.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
 	if err := r.List(t.Context(), &got); err != nil {
 		t.Fatal(err)
 	}
 	want := metav1.ObjectMeta{Namespace: "ml", Name: "train-0", UID: "u", OwnerReferences: m.OwnerReferences}
-	if diff := cmp.Diff(want, got.Items[99].ObjectMeta); diff != "" || len(got.Items) != 100 {
+	if diff := cmp.Diff(want, got.Items[19].ObjectMeta); diff != "" || len(got.Items) != 20 {
 		t.Errorf("%d items; %s", len(got.Items), diff)
 	}
 }
@@ -125,7 +125,7 @@ func TestWhatIsHeldIsKnown(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		const n = 20
+		const n = 8
 		var all [n]any
 		before := heap()
 		for i := range all {

@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/validation/path"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -241,7 +241,7 @@ func isPod(owner metav1.OwnerReference) bool { return owner.APIVersion == "v1" &
 // mayExist reports whether an object may have the name of an owner. For others the client does not ask, but answers with an error, as if
 // the API server were away.
 func mayExist(owner metav1.OwnerReference) bool {
-	return len(path.IsValidPathSegmentName(owner.Name)) == 0
+	return len(content.IsPathSegmentName(owner.Name)) == 0
 }
 
 // readOwner reads an owner of kind k, once; nil if it is gone.
