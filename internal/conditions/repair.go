@@ -48,21 +48,30 @@ func ParseRepair(name string) (Repair, error) {
 // MarshalText writes the class by name, for JSON and YAML.
 func (r Repair) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
 
-// laterClass is the form of a class, also of a later version.
-var laterClass = regexp.MustCompile("^[A-Z][A-Za-z]{2,31}$")
-
-// UnmarshalText reads the class by name, as records have it. An empty text is the zero value. A class of a later version is [Inspect]: what
-// it needs is not known, and a record that could not be read would keep its node out of service permanently.
+// UnmarshalText reads the class by name. An empty text is the zero value.
 func (r *Repair) UnmarshalText(text []byte) error {
+	if len(text) == 0 {
+		*r = 0
+		return nil
+	}
 	parsed, err := ParseRepair(string(text))
-	switch {
-	case len(text) == 0:
-	case err == nil:
-	case laterClass.Match(text):
-		parsed = Inspect
-	default:
+	if err != nil {
 		return err
 	}
 	*r = parsed
 	return nil
+}
+
+// repairField is a class in the JSON of a record, also one of a later version. In a text of others its quotes would be escaped.
+var repairField = regexp.MustCompile(`"repair":"([A-Z][A-Za-z]{2,31})"`)
+
+// KnownRepairs returns the JSON of a record in which each class of a later version is Inspect: what it needs is not known, and a record
+// that could not be read would keep its node out of service permanently.
+func KnownRepairs(text string) string {
+	return repairField.ReplaceAllStringFunc(text, func(field string) string {
+		if _, err := ParseRepair(repairField.FindStringSubmatch(field)[1]); err != nil {
+			return `"repair":"` + Inspect.String() + `"`
+		}
+		return field
+	})
 }

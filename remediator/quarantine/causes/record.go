@@ -239,13 +239,13 @@ func RecordOf(n *corev1.Node) (*Record, error) {
 }
 
 // ParseRecord reads the annotation. What no remediator writes is an error: nothing is done about the node then. Fields of a
-// later version are ignored, so that a downgrade can act, and a phase is what its taint says.
+// later version are ignored, so that a downgrade can act, a phase is what its taint says, and a repair class is Inspect.
 func ParseRecord(text string) (*Record, error) {
 	if len(text) > MaxRecord {
 		return nil, fmt.Errorf("quarantine record of %d bytes %w", len(text), errTooLarge)
 	}
 	var r Record
-	if err := record.Decode(text, &r); err != nil {
+	if err := record.Decode(conditions.KnownRepairs(text), &r); err != nil {
 		return nil, fmt.Errorf("decode quarantine record: %w", err)
 	}
 	if r.V != recordVersion {
