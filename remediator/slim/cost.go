@@ -4,6 +4,9 @@ import (
 	"encoding/json"
 	"reflect"
 	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
 )
 
 const (
@@ -54,6 +57,15 @@ func decodeWhole(text []byte, into any) error {
 		return ErrTooLarge
 	}
 	return json.Unmarshal(text, into) //nolint:wrapcheck // read and Get name the object
+}
+
+// decodeUnstructured is [decodeWhole] of an object that has no Go type, whose whole numbers stay whole.
+func decodeUnstructured(text []byte, u *unstructured.Unstructured) error {
+	if costOf(text) > maxCost {
+		return ErrTooLarge
+	}
+	u.Object = nil
+	return utiljson.Unmarshal(text, &u.Object) //nolint:wrapcheck // read and Get name the object
 }
 
 // HeapOf is the memory that the value holds to which a pointer leads, in bytes, about. What several places in it share counts for each.

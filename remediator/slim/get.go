@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
@@ -83,13 +82,7 @@ func decoderOf(object client.Object) (accept string, decode func(text []byte) er
 			return err
 		}
 	case *unstructured.Unstructured:
-		return accept, func(text []byte) error {
-			if costOf(text) > maxCost {
-				return ErrTooLarge
-			}
-			o.Object = nil
-			return utiljson.Unmarshal(text, &o.Object)
-		}
+		return accept, func(text []byte) error { return decodeUnstructured(text, o) }
 	}
 	return "", nil
 }

@@ -24,7 +24,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
-	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -128,13 +127,12 @@ func (r *Reader) readUnstructured(ctx context.Context, ask request, kind schema.
 		l.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
 	}
 	err := read(ctx, r, ask, &m, &l.Items, func(text []byte) (u unstructured.Unstructured, size int, err error) {
-		if size = costOf(text); size > maxCost {
-			return u, size, ErrTooLarge
+		if err := decodeUnstructured(text, &u); err != nil {
+			return u, 0, err
 		}
-		err = utiljson.Unmarshal(text, &u.Object)
 		u.SetGroupVersionKind(kind) // an item of a list need not have it
 		u.SetManagedFields(nil)
-		return u, HeapOf(&u), err
+		return u, HeapOf(&u), nil
 	})
 	l.SetResourceVersion(m.ResourceVersion)
 	l.SetContinue(m.Continue)
