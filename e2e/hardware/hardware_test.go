@@ -430,8 +430,8 @@ func TestALibraryThatHangs(t *testing.T) {
 func TestTheRunEndsInTime(t *testing.T) {
 	n := newNode(t)
 	n.Say("hang nvmlInit_v2")
-	r := n.run("-limit", "30s", "-overall", "3s")
-	if r.exit != 1 || r.took > 10*time.Second {
+	r := n.run("-limit", "2m", "-overall", "15s")
+	if r.exit != 1 || r.took > time.Minute {
 		t.Errorf("exit %d after %s", r.exit, r.took)
 	}
 	r.says("ecc", "the run was over")
@@ -457,7 +457,7 @@ func TestAProcessThatCannotBeKilled(t *testing.T) {
 	n := newNode(t)
 	frozen := npdtest.Freeze(t)
 	n.Say("write " + filepath.Join(frozen.Dir, "x"))
-	r := n.run("-limit", "1s")
+	r := n.run("-limit", "3s")
 	if r.exit != 1 || r.took > time.Minute {
 		t.Errorf("exit %d after %s", r.exit, r.took)
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +17,7 @@ import (
 	apiresource "k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -154,7 +156,6 @@ func describeInWorld(t *testing.T, w jobWorld) (string, error) {
 	// As discovery does: the groups of Kubernetes come first.
 	preferred := meta.PriorityRESTMapper{Delegate: mapper, KindPriority: []schema.GroupVersionKind{{Group: "batch", Version: meta.AnyVersion, Kind: meta.AnyKind}}}
 	api := fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(preferred).WithObjects(objects...).
-		WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }).
 		WithIndex(&resourceapi.ResourceSlice{}, "spec.nodeName", func(o client.Object) []string {
 			return []string{ptr.Deref(o.(*resourceapi.ResourceSlice).Spec.NodeName, "")}
 		}).
@@ -163,7 +164,21 @@ func describeInWorld(t *testing.T, w jobWorld) (string, error) {
 			if err == nil && kind.Kind == w.forbidden+"List" && new(client.ListOptions).ApplyOptions(opts).Namespace == "" {
 				return apierrors.NewForbidden(schema.GroupResource{Resource: w.forbidden}, "", nil)
 			}
-			return api.List(ctx, list, opts...)
+			asked := new(client.ListOptions).ApplyOptions(opts)
+			pods, ok := list.(*corev1.PodList)
+			if !ok || asked.FieldSelector == nil {
+				return api.List(ctx, list, opts...)
+			}
+			// The fake serves no selector of several fields.
+			all := *asked
+			all.FieldSelector = nil
+			if err := api.List(ctx, pods, &all); err != nil {
+				return err
+			}
+			pods.Items = slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool {
+				return !asked.FieldSelector.Matches(fields.Set{"spec.nodeName": p.Spec.NodeName, "status.phase": string(p.Status.Phase)})
+			})
+			return nil
 		}}).Build()
 	c := &cli.Target{Rules: &clientcmd.ClientConfigLoadingRules{}, Namespace: "pitcrew", Now: func() time.Time { return clitest.Now }}
 	resource, name, isJob, err := cli.JobArgument(strings.Fields(cmp.Or(w.asked, "jobset/train")))
