@@ -174,7 +174,8 @@ components: ## fetch or build the real components of `make test` and `make test-
 lint: shellcheck ## the rules of .golangci.yml, tests of these rules, workflows, scripts, and known vulnerabilities
 	@go run ./e2e/components/build golangci-lint actionlint
 	$(LINTER) run $$(go list -tags operators ./... | sed 's,^[^/]*/[^/]*/[^/]*,.,' | grep -vxE '$(subst $() ,|,$(addprefix ./,$(WITH_CGO)))')
-	CGO_ENABLED=1 $(LINTER) run $(addprefix ./,$(WITH_CGO))
+	@# With -trimpath the files that cgo has made come from the checkout that made them, and name their sources by its paths.
+	CGO_ENABLED=1 GOFLAGS='$(filter-out -trimpath,$(GOFLAGS))' $(LINTER) run $(addprefix ./,$(WITH_CGO))
 	cd images/build && ../../$(LINTER) run ./...
 	bin/components/actionlint
 	@if command -v shellcheck >/dev/null; then set -x; shellcheck $$(git grep -lE '^#!.*\b(ba)?sh$$' -- '*.sh' .ci '*/testdata/*-smi' 'kubectl-pitcrew/*complete*'); fi
