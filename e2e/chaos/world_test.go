@@ -66,6 +66,8 @@ spec:
   repair:
     mode: auto
     maxConcurrent: 1
+    maxPerDay: 0 # a world of ten minutes repairs more than a day does
+    maxFailures: 0
     actions:
       ResetGPU: [{template: reset-gpu, timeout: 10s}, {template: reboot, timeout: 10s}]
       Reboot: [{template: reboot, timeout: 10s}]
