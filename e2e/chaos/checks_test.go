@@ -94,6 +94,31 @@ func TestWhatMustNotBeIsFound(t *testing.T) {
 	}
 }
 
+func TestALabelledNodeIsLeftAloneButForOrders(t *testing.T) {
+	released := taken(3, "node", policy.ByHand)
+	released.object.Annotations[conditions.AnnotationQuarantine] = strings.Replace(released.object.Annotations[conditions.AnnotationQuarantine],
+		`"phase":"quarantined"`, `"phase":"released","releasedBy":"person"`, 1)
+	for name, test := range map[string]struct {
+		versions []version[*corev1.Node]
+		breaks   int
+	}{
+		"by a rule":              {[]version[*corev1.Node]{taken(1, "node", ""), taken(2, "node", "gpu-xid")}, 1},
+		"by a person":            {[]version[*corev1.Node]{taken(1, "node", ""), taken(2, "node", policy.ByHand)}, 0},
+		"released by a person":   {[]version[*corev1.Node]{taken(1, "node", ""), taken(2, "node", policy.ByHand), released}, 0},
+		"the record is dropped":  {[]version[*corev1.Node]{taken(1, "node", ""), taken(2, "node", policy.ByHand), taken(3, "node", "")}, 1},
+		"an order turns to a rule": {
+			[]version[*corev1.Node]{taken(1, "node", ""), taken(2, "node", policy.ByHand), taken(3, "node", "gpu-xid")}, 1,
+		},
+	} {
+		for _, v := range test.versions {
+			v.object.Labels = map[string]string{conditions.LabelSkip: "true"}
+		}
+		if found := checkForeign(statesOf(test.versions), func(string) []string { return []string{"a"} }, nil, nil, nil); len(found) != test.breaks {
+			t.Errorf("%s: %v", name, found)
+		}
+	}
+}
+
 // visited is a version of a node that a visit works on.
 func visited(at uint64, node, visit string) version[*corev1.Node] {
 	v := taken(at, node, validatedRule)

@@ -318,6 +318,14 @@ func checkReleases(states []*nodeState) (found []violation) {
 	return found
 }
 
+// isOrdered reports whether this version has a quarantine that a person ordered and the one before has not, or a person has ended one. The
+// label that has a node left alone keeps no order from being carried out.
+func (s *nodeState) isOrdered() bool {
+	begins := s.isQuarantined() && s.record.Taint.Rule == policy.ByHand && (!s.before.isQuarantined() || s.before.record.ID != s.record.ID)
+	ends := s.before.isQuarantined() && !s.isQuarantined() && s.record != nil && s.record.ReleasedBy == causes.ByPerson
+	return begins || ends
+}
+
 // checkManualReleases: what a person has released is not quarantined again for the same fault before that has cleared, unless the node
 // has booted since.
 func checkManualReleases(states []*nodeState) (found []violation) {
@@ -525,7 +533,7 @@ func checkForeign(states []*nodeState, writers func(record string) []string, rem
 		const key = conditions.AnnotationQuarantine
 		record := s.object.Annotations[key]
 		byPerson := record != "" && len(writers(record)) == 0
-		if !s.joined && s.before.object.Labels[conditions.LabelSkip] == "true" && s.before.object.Annotations[key] != record && !byPerson {
+		if !s.joined && s.before.object.Labels[conditions.LabelSkip] == "true" && s.before.object.Annotations[key] != record && !byPerson && !s.isOrdered() {
 			found = append(found, s.breaks("has label %s and another record", conditions.LabelSkip))
 		}
 	}
