@@ -102,10 +102,10 @@ func TestALabelledNodeIsLeftAloneButForOrders(t *testing.T) {
 		versions []version[*corev1.Node]
 		breaks   int
 	}{
-		"by a rule":              {[]version[*corev1.Node]{taken(1, "node", ""), taken(2, "node", "gpu-xid")}, 1},
-		"by a person":            {[]version[*corev1.Node]{taken(1, "node", ""), taken(2, "node", policy.ByHand)}, 0},
-		"released by a person":   {[]version[*corev1.Node]{taken(1, "node", ""), taken(2, "node", policy.ByHand), released}, 0},
-		"the record is dropped":  {[]version[*corev1.Node]{taken(1, "node", ""), taken(2, "node", policy.ByHand), taken(3, "node", "")}, 1},
+		"by a rule":             {[]version[*corev1.Node]{taken(1, "node", ""), taken(2, "node", "gpu-xid")}, 1},
+		"by a person":           {[]version[*corev1.Node]{taken(1, "node", ""), taken(2, "node", policy.ByHand)}, 0},
+		"released by a person":  {[]version[*corev1.Node]{taken(1, "node", ""), taken(2, "node", policy.ByHand), released}, 0},
+		"the record is dropped": {[]version[*corev1.Node]{taken(1, "node", ""), taken(2, "node", policy.ByHand), taken(3, "node", "")}, 1},
 		"an order turns to a rule": {
 			[]version[*corev1.Node]{taken(1, "node", ""), taken(2, "node", policy.ByHand), taken(3, "node", "gpu-xid")}, 1,
 		},
