@@ -159,7 +159,7 @@ func (w *world) check(t *testing.T) {
 		found = append(found, checkBudget(states, leaders, p)...)
 	}
 	found = append(found, checkCauses(states, w.putBack)...)
-	found = append(found, checkReleases(states)...)
+	found = append(found, checkReleases(states, w.mayHaveObserved)...)
 	found = append(found, checkManualReleases(states)...)
 	found = append(found, checkBreaker(states, leaders, w.breaker)...)
 	more, actions := checkVisits(states, leaders, w.repairs.until(end), w.pods.until(end))

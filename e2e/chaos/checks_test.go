@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -17,6 +18,7 @@ import (
 	"github.com/pitcrew-dev/pitcrew/remediator/policy"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 	repairvisit "github.com/pitcrew-dev/pitcrew/remediator/repair/visit"
+	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
 // taken is a version of a node that a rule has quarantined, or not; rule "": there is no fault.
@@ -42,16 +44,22 @@ func TestABudgetIsExceededByALeaderAlone(t *testing.T) {
 	for name, test := range map[string]struct {
 		leases []version[*coordinationv1.Lease]
 		joined bool
+		byHand bool // the last one
 		want   int
 	}{
 		"by the leader":                    {leases: []version[*coordinationv1.Lease]{lease(1, "a")}, want: 1},
+		"by the leader, for a person":      {leases: []version[*coordinationv1.Lease]{lease(1, "a")}, byHand: true, want: 0},
 		"by who leads no more":             {leases: []version[*coordinationv1.Lease]{lease(1, "a"), lease(15, "b")}, want: 0},
 		"by the leader, at a time unknown": {leases: []version[*coordinationv1.Lease]{lease(1, "a")}, joined: true, want: 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var versions []version[*corev1.Node]
 			for i := range maxNodes + 1 {
-				v := taken(uint64(10+2*i), fmt.Sprint("node-", i), "gpu-xid")
+				rule := "gpu-xid"
+				if test.byHand && i == maxNodes {
+					rule = policy.ByHand
+				}
+				v := taken(uint64(10+2*i), fmt.Sprint("node-", i), rule)
 				v.joined = test.joined
 				versions = append(versions, v)
 			}
@@ -285,9 +293,65 @@ func TestAReleaseNeedsTheFaultGoneAndTheRepairMade(t *testing.T) {
 			if after.object.Status.Conditions[0].Message = test.message; test.message == "" {
 				after.object.Status.Conditions[0].Status = corev1.ConditionFalse
 			}
-			if found := checkReleases(statesOf([]version[*corev1.Node]{before, after})); len(found) != test.want {
+			if found := checkReleases(statesOf([]version[*corev1.Node]{before, after}), never); len(found) != test.want {
 				t.Errorf("%v", found)
 			}
 		})
+	}
+}
+
+func never(time.Time) bool { return false }
+
+func TestAReleaseNeedsAValidationUnlessThePolicyObserves(t *testing.T) {
+	w := &world{policies: []written{
+		{rules, time.Unix(0, 0)}, {observing, time.Unix(100, 0)}, {invalid, time.Unix(108, 0)}, {rules, time.Unix(130, 0)}, {invalid, time.Unix(131, 0)},
+	}}
+	for released, want := range map[int64]int{99: 1, 100: 0, 110: 0, 125: 0, 132: 0, 137: 1} {
+		before := taken(1, "node", validatedRule)
+		after := version[*corev1.Node]{object: before.object.DeepCopy(), at: 2}
+		record, err := causes.RecordOf(before.object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		record.Phase, record.ReleasedBy, record.ReleasedAt = causes.Released, causes.ByPitcrew, time.Unix(released, 0)
+		after.object.Annotations[conditions.AnnotationQuarantine] = record.String()
+		after.object.Status.NodeInfo.BootID = "boot-2"
+		after.object.Status.Conditions = nil
+		if found := checkReleases(statesOf([]version[*corev1.Node]{before, after}), w.mayHaveObserved); len(found) != want {
+			t.Errorf("after %d s: %v", released, found)
+		}
+	}
+}
+
+func TestAStartBesideOldPodsIsFoundUnlessAPersonAborts(t *testing.T) {
+	at := func(revision uint64, phase restart.Phase, annotations map[string]string) jobVersion {
+		j := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "job", UID: "job", Annotations: annotations}}
+		if j.Annotations == nil {
+			j.Annotations = map[string]string{}
+		}
+		text, err := json.Marshal(restart.Record{V: 1, JobUID: j.UID, Current: &restart.Restart{
+			ID: "r", Phase: phase, StartedAt: time.Unix(1, 0), PhaseSince: time.Unix(1, 0), Pods: []types.UID{"old"},
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		j.Annotations[conditions.AnnotationRestart] = string(text)
+		return jobVersion{object: j, at: revision}
+	}
+	pods := []version[*corev1.Pod]{{object: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "old", UID: "old"}}, at: 1}}
+	for name, test := range map[string]struct {
+		annotations map[string]string
+		whole       bool
+		want        int
+	}{
+		"started beside it":                      {want: 1},
+		"a person aborts":                        {annotations: map[string]string{conditions.AnnotationAbortRestart: ""}},
+		"a person aborts, a job that is stopped": {annotations: map[string]string{conditions.AnnotationAbortRestart: ""}, whole: true, want: 1},
+	} {
+		jobs := []jobVersion{at(10, restart.Stopping, nil), at(20, restart.Starting, test.annotations)}
+		found, starts := checkIncarnations(jobs, pods, func(*metav1.PartialObjectMetadata) bool { return test.whole })
+		if len(found) != test.want || starts != 1 {
+			t.Errorf("%s: %d starts, %v", name, starts, found)
+		}
 	}
 }

@@ -217,7 +217,8 @@ var places = []place{
 	{"rule gpu-memory", maxMemory, func(r *causes.Record) bool { return r.Taint.Rule == "gpu-memory" }},
 }
 
-// checkBudget: no leader takes a place under a budget that is used up. What a process writes that has lost the lease uses up none.
+// checkBudget: no leader takes a place under a budget that is used up, but for a person, whose order takes one without asking. What a process
+// writes that has lost the lease uses up none.
 func checkBudget(states []*nodeState, leaders leadership, p place) (found []violation) {
 	counted := map[types.UID]*nodeState{}
 	late := map[types.UID]bool{}
@@ -242,7 +243,7 @@ func checkBudget(states []*nodeState, leaders leadership, p place) (found []viol
 		case !leaders.took(s, conditions.AnnotationQuarantine):
 			late[uid] = true
 		default:
-			if counted[uid] = s; len(counted) > p.limit {
+			if counted[uid] = s; len(counted) > p.limit && s.record.Taint.Rule != policy.ByHand {
 				v := s.breaks("%d nodes are quarantined, the budget of %s is %d", len(counted), p.name, p.limit)
 				for _, other := range counted {
 					v.history = append(v.history, fmt.Sprintf("%s, written by %v", other, leaders.writers(other.object.Annotations[conditions.AnnotationQuarantine])))
@@ -293,8 +294,9 @@ func checkCauses(states []*nodeState, putBack map[string]bool) (found []violatio
 }
 
 // checkReleases: nobody but a person releases a node that still has a fault, has not booted as its fault requires, needs a new part, was
-// quarantined by a person, or was not validated where its rule wants that, and not while a visit works on it.
-func checkReleases(states []*nodeState) (found []violation) {
+// quarantined by a person, or was not validated where its rule wants that, and not while a visit works on it. observed reports whether the
+// policy may have been one that observes: it leaves a validation out (docs/security-switches.md).
+func checkReleases(states []*nodeState, observed func(time.Time) bool) (found []violation) {
 	for _, s := range states {
 		r := s.record
 		if s.gone || s.joined || !s.before.isQuarantined() || r == nil || r.Phase != causes.Released || r.ID != s.before.record.ID || r.ReleasedBy != causes.ByPitcrew {
@@ -307,7 +309,8 @@ func checkReleases(states []*nodeState) (found []violation) {
 				found = append(found, s.breaks("released although %s (%s) stands or is not repaired", cause.Condition, cause.Repair))
 			}
 			// One that is in service, because somebody has removed the taint, cannot be validated.
-			if s.before.hasTaint(s.before.record.Taint.Key) && cause.Due && cause.Rule == validatedRule && (s.visits == nil || !s.visits.ValidatedFor(r.ID, s.object.Status.NodeInfo.BootID)) {
+			validated := s.visits != nil && s.visits.ValidatedFor(r.ID, s.object.Status.NodeInfo.BootID) || observed(r.ReleasedAt)
+			if s.before.hasTaint(s.before.record.Taint.Key) && cause.Due && cause.Rule == validatedRule && !validated {
 				found = append(found, s.breaks("released although no check of this boot has passed, which rule %s wants", cause.Rule))
 			}
 		}
@@ -626,7 +629,7 @@ func checkRestarts(versions []jobVersion, whole bool) (found []violation, stops 
 }
 
 // checkIncarnations: when a job is started again, no pod that it had before still runs. whole tells whether all pods of a job are stopped
-// together; of the others only the recorded ones have to be gone.
+// together; of the others only the recorded ones have to be gone, and none if a person aborts the restart.
 func checkIncarnations(jobs []jobVersion, pods []version[*corev1.Pod], whole func(*metav1.PartialObjectMetadata) bool) (found []violation, starts int) {
 	type life struct {
 		pod           *corev1.Pod
@@ -661,8 +664,9 @@ func checkIncarnations(jobs []jobVersion, pods []version[*corev1.Pod], whole fun
 			continue
 		}
 		starts++
+		_, aborted := v.object.Annotations[conditions.AnnotationAbortRestart]
 		for podUID, l := range lives {
-			recorded := slices.Contains(before.Pods, podUID)
+			recorded := slices.Contains(before.Pods, podUID) && (whole(v.object) || !aborted)
 			own := whole(v.object) && !l.joined && l.created < v.at && l.pod.Labels[onlyWaits] == "" &&
 				l.pod.Labels[incarnation] != "" && l.pod.Labels[incarnation] == v.object.Labels[incarnation]
 			if (recorded || own) && (l.gone == 0 || l.gone > v.at) {

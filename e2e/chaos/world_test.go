@@ -94,9 +94,14 @@ var policies = []string{
 	strings.Replace(rules, "maxNodes: 4", "maxNodes: 2", 1),
 	strings.Replace(rules, "clearAfter: 2s", "clearAfter: 10s", 1),
 	strings.Replace(rules, "mode: auto", "mode: approve", 1),
-	strings.Replace(rules, "mode: enforce", "mode: observe", 1),
-	strings.Replace(rules, "mode: enforce", "mode: enforced", 1), // invalid
+	observing,
+	invalid,
 }
+
+var (
+	observing = strings.Replace(rules, "mode: enforce", "mode: observe", 1)
+	invalid   = strings.Replace(rules, "mode: enforce", "mode: enforced", 1)
+)
 
 // isolates tells whether the world's GPUs are devices of dynamic resource allocation, so that a reset isolates one instead of its node.
 func (w *world) isolates() bool { return w.seed%3 == 0 }
@@ -198,6 +203,7 @@ type world struct {
 	repairs   *history[*metav1.PartialObjectMetadata] // the Jobs of visits
 
 	mu                   sync.Mutex
+	policies             []written
 	healed               metav1.Time           // since when no node has a fault
 	skew                 map[int]time.Duration // by how much the clock of a node is wrong
 	removed              map[string]bool       // marks
@@ -472,11 +478,37 @@ func (w *world) outage(d time.Duration) error {
 
 // setPolicy replaces the file as a whole, as a mounted ConfigMap is.
 func (w *world) setPolicy(text string) error {
+	w.note(func() { w.policies = append(w.policies, written{text, time.Now()}) })
 	next := w.policy + ".next"
 	if err := os.WriteFile(next, []byte(w.policyOf(text)), 0o600); err != nil {
 		return err
 	}
 	return os.Rename(next, w.policy)
+}
+
+// written is a policy, and when its file was replaced.
+type written struct {
+	text string
+	at   time.Time
+}
+
+// mayHaveObserved reports whether the policy of a remediator may have been the one that observes: it notices another one after a moment, and
+// keeps the last one that is valid. w.mu is held.
+func (w *world) mayHaveObserved(at time.Time) bool {
+	const moment = 5 * time.Second
+	last := ""
+	for _, p := range w.policies {
+		if p.at.After(at) {
+			break
+		}
+		switch {
+		case last == observing && p.at.Add(moment).After(at):
+			return true
+		case p.text != invalid:
+			last = p.text
+		}
+	}
+	return last == observing
 }
 
 func (w *world) setPause(on bool) error {
