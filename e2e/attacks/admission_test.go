@@ -37,7 +37,7 @@ import (
 )
 
 // The tests of this file are about what the admission policies refuse, and what they must not refuse. That the remediator
-// withstands the same records when the policies are switched off, the other tests of this package show.
+// withstands the same records when the policies are switched off, TestForgeriesHoldUpNoOther and the tests of its packages show.
 
 const (
 	nodePolicy   = "pitcrew-node-records"
@@ -157,6 +157,7 @@ func nodeForgeries() map[string]string {
 }
 
 func TestAttack01AKubeletMayNotWriteRecords(t *testing.T) {
+	t.Parallel()
 	s := newScene(t, "forge-node", 2, nil)
 	name := s.nodes[0]
 	kubelet := s.kubelet(name)
@@ -192,6 +193,9 @@ func TestAttack01AKubeletMayNotWriteRecords(t *testing.T) {
 	s.denied(patchNode(t.Context(), kubelet, name, "status", types.StrategicMergePatchType, `{"status":{"conditions":[{"type":"SlowNode","$patch":"delete"}]}}`), nodePolicy, "a kubelet removes a verdict")
 	if err := patchNode(t.Context(), kubelet, name, "", types.MergePatchType, `{"spec":{"taints":[]}}`); !apierrors.IsForbidden(err) {
 		t.Errorf("a kubelet removes its taints: %v", err) // NodeRestriction
+	}
+	if err := kubelet.Delete(t.Context(), before.DeepCopy()); !apierrors.IsForbidden(err) {
+		t.Errorf("a kubelet deletes its Node: %v", err)
 	}
 
 	s.installed("ServiceAccount pitcrew-node-problem-detector", "ClusterRoleBinding pitcrew-node-problem-detector")
@@ -297,6 +301,7 @@ func TestAttack01AKubeletMayNotWriteRecords(t *testing.T) {
 
 // Kubelets, people and controllers go on with their work on a Node that has everything of ours.
 func TestNodesCanBeUsedUnderTheAdmissionPolicies(t *testing.T) {
+	t.Parallel()
 	s := newScene(t, "use-node", 1, nil)
 	name := s.nodes[0]
 	s.may(patchNode(t.Context(), s.admin, name, "", types.MergePatchType, fmt.Sprintf(
@@ -308,6 +313,9 @@ func TestNodesCanBeUsedUnderTheAdmissionPolicies(t *testing.T) {
 	kubelet := s.kubelet(name)
 	s.may(patchNode(t.Context(), kubelet, name, "", types.MergePatchType, fmt.Sprintf(
 		`{"metadata":{"labels":{"example.com/zone":"a"},"annotations":{"example.com/a":"b",%q:"{}"}}}`, conditions.AnnotationGPUs)), "a kubelet writes its own label and annotations")
+	// NodeRestriction allows it (kubernetes 1.37.1, plugin/pkg/admission/noderestriction), so that Slurm uses the node again.
+	s.may(patchNode(t.Context(), s.admin, name, "", types.MergePatchType, `{"spec":{"unschedulable":true}}`), "an admin cordons a node")
+	s.may(patchNode(t.Context(), kubelet, name, "", types.MergePatchType, `{"spec":{"unschedulable":null}}`), "a kubelet uncordons its own Node")
 	// As kubelets do: a patch of what has changed, with the order of all conditions as the kubelet knows them.
 	s.may(patchNode(t.Context(), kubelet, name, "status", types.StrategicMergePatchType, fmt.Sprintf(
 		`{"status":{"$setElementOrder/conditions":[{"type":"MemoryPressure"},{"type":"Ready"}],"conditions":[{"type":"Ready","lastHeartbeatTime":%q}]}}`,
@@ -424,6 +432,7 @@ func mergePatch(patch string, values ...any) client.Patch {
 }
 
 func TestAttack07ATenantMayNotWriteRestartRecords(t *testing.T) {
+	t.Parallel()
 	const namespace = "forge-job"
 	s := newScene(t, "forge-job", 1, nil)
 	tenant := s.tenant(namespace)
@@ -608,6 +617,7 @@ spec:
 }
 
 func TestAttack08TooLargeIsRefusedByAdmission(t *testing.T) {
+	t.Parallel()
 	const namespace = "too-large"
 	s := newScene(t, "too-large", 1, nil)
 	tenant := s.tenant(namespace)
@@ -760,6 +770,7 @@ func TestOperatorsWorkUnderTheAdmissionPolicies(t *testing.T) {
 
 // The API server checks the types of the expressions. A field that no kind has would make a policy refuse everything, or nothing.
 func TestExpressionsOfTheAdmissionPoliciesHaveTypes(t *testing.T) {
+	t.Parallel()
 	s := newScene(t, "types", 1, nil)
 	for _, name := range []string{nodePolicy, jobPolicy, reportPolicy, "pitcrew-own-node"} {
 		s.until("policy "+name+" was checked", func() error {

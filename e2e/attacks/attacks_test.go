@@ -1,16 +1,18 @@
 // Package attacks plays attackers against the shipped manifests and the built remediator: with the credentials that the
 // attacker has in production, on an API server that authorizes nodes and restricts them. docs/security-*.md name its tests.
 //
-// An attack that admission refuses is played twice: as the attacker, and once more by an admin, as if the admission policies
-// were switched off.
+// What an API server, its tokens or its admission policies decide is played here. What the programs decide is a test of their packages:
+// of that there is one test of a process that is attacked in many ways at once, as if the admission policies were switched off.
 package attacks
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -48,19 +50,33 @@ type scene struct {
 	nodes   []string
 }
 
+// installed are the roles and the admission policies of the cluster, which no test leaves changed.
+var installed struct {
+	sync.Once
+	err error
+}
+
+// installOnce installs them, once for all tests.
+func installOnce(c *cluster.Cluster) error {
+	installed.Do(func() {
+		for _, file := range []string{"remediator/rbac.yaml", "remediator/admission.yaml", "remediator/admission-self.yaml", "preflight/admission.yaml"} {
+			text, err := os.ReadFile(filepath.Join(c.Root, "manifests", file))
+			if err == nil {
+				err = c.Apply(c.Context(), text)
+			}
+			installed.err = errors.Join(installed.err, err)
+		}
+	})
+	return installed.err
+}
+
 // newScene adds n nodes, which only this test uses, and waits until the admission policies are in force.
 func newScene(t *testing.T, pool string, n int, mutate func(*corev1.Node)) *scene {
 	t.Helper()
 	c := clustertest.Get(t)
 	s := &scene{T: t, cluster: c, admin: c.Client, pool: pool}
-	for _, file := range []string{"remediator/rbac.yaml", "remediator/admission.yaml", "remediator/admission-self.yaml", "preflight/admission.yaml"} {
-		text, err := os.ReadFile(filepath.Join(c.Root, "manifests", file))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := c.Apply(t.Context(), text); err != nil {
-			t.Fatal(err)
-		}
+	if err := installOnce(c); err != nil {
+		t.Fatal(err)
 	}
 	// What remediators of earlier tests remember of nodes that are gone would use up this one's limits.
 	err := c.ForgetLimits(t.Context())
@@ -103,7 +119,7 @@ func (s *scene) denied(err error, policy, attack string) {
 
 func (s *scene) client(cfg *rest.Config) client.Client {
 	s.Helper()
-	c, err := client.New(cfg, client.Options{Scheme: s.admin.Scheme()})
+	c, err := client.New(cfg, client.Options{Scheme: s.admin.Scheme(), Mapper: s.admin.RESTMapper()}) // else each asks for what is served
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -168,22 +184,6 @@ func (s *scene) policy(spec string) string {
 		s.Fatal(err)
 	}
 	return path
-}
-
-// change changes a text of a policy file that a remediator reads.
-func (s *scene) change(policy, old, replacement string) {
-	s.Helper()
-	text, err := os.ReadFile(policy)
-	if err != nil {
-		s.Fatal(err)
-	}
-	changed := strings.Replace(string(text), old, replacement, 1)
-	if changed == string(text) {
-		s.Fatalf("the policy has no %q", old)
-	}
-	if err := os.WriteFile(policy, []byte(changed), 0o644); err != nil {
-		s.Fatal(err)
-	}
 }
 
 // remediator runs the built remediator under its own service account until the test ends, without a lease.

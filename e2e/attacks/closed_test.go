@@ -67,6 +67,7 @@ var rightsWhereNodesAreRepaired = map[string]string{
 
 // Nothing that Kubernetes lets an admin of namespaces write has been forgotten: a resource that a later release adds fails this test.
 func TestAttack23WhatAnAdminOfNamespacesMayWriteWhereNodesAreRepaired(t *testing.T) {
+	t.Parallel()
 	r := newRepair(t, "repair-rights")
 	admin := r.client(r.account("repair-rights", "admin"))
 	review := &authorizationv1.SelfSubjectRulesReview{Spec: authorizationv1.SelfSubjectRulesReviewSpec{Namespace: conditions.RepairNamespace}}
@@ -113,6 +114,7 @@ func TestAttack23WhatAnAdminOfNamespacesMayWriteWhereNodesAreRepaired(t *testing
 
 // A template of an admin's own reads a script from a ConfigMap. Who may edit ConfigMaps everywhere is not root on the nodes by that.
 func TestAttack23WhatATemplateReadsIsWrittenByWhoWritesTemplates(t *testing.T) {
+	t.Parallel()
 	r := newRepair(t, "repair-inputs")
 	ctx := t.Context()
 	meta := func(name string) metav1.ObjectMeta {
@@ -170,6 +172,7 @@ func TestAttack23WhatATemplateReadsIsWrittenByWhoWritesTemplates(t *testing.T) {
 
 // What the built-in controllers would make for an editor, and what is left of an exec, is tried here; the rest in the tests beside.
 func TestAttack23NoControllerMakesARepairForAnEditor(t *testing.T) {
+	t.Parallel()
 	r := newRepair(t, "repair-workloads")
 	ctx := t.Context()
 	cfg := r.account("repair-workloads", "edit")

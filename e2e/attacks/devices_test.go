@@ -21,6 +21,7 @@ const onDevices = "pitcrew-remediator-device-rules"
 
 // A stolen token of the remediator, with the role for devices, would evict every pod with a device of the cluster by one rule.
 func TestAttack23AStolenTokenTaintsOneDeviceAtATime(t *testing.T) {
+	t.Parallel()
 	s := newScene(t, "attack23rules", 1, nil)
 	role, err := os.ReadFile(filepath.Join(s.cluster.Root, "manifests", "remediator", "devices.yaml"))
 	if err != nil {

@@ -39,6 +39,7 @@ import (
 // Real processes with a driver's words for names die of a real segmentation fault, and this machine's kernel writes about them into
 // its own log.
 func TestAttack18NoNameOfAProcessIsADriversWord(t *testing.T) {
+	t.Parallel()
 	m := newVictim(t)
 	gpu := fmt.Sprintf("%04x:%02x:00", 1+rand.IntN(1<<16-1), rand.IntN(1<<8))
 	crashes := []struct {
@@ -269,10 +270,7 @@ func TestAttack22AnImpossibleTimeHidesNoNode(t *testing.T) {
 			}
 		}
 	}
-	shows("status")
 	shows("status", "-o", "wide", "--all")
-	shows("status", "-o", "yaml")
-	shows("status", "-o", "json")
 	var fleet struct {
 		Nodes []struct{ Node, Cause string }
 	}
@@ -286,13 +284,19 @@ func TestAttack22AnImpossibleTimeHidesNoNode(t *testing.T) {
 	if cause := causes[s.nodes[1]]; !strings.Contains(cause, "impossible, in the year 10000") {
 		t.Errorf("the cause of node %s is %q", s.nodes[1], cause)
 	}
-	for _, name := range s.nodes {
+	for _, name := range s.nodes[:2] {
 		kubectl("describe", name, "-f", policy)
-		kubectl("quarantine", name, "--dry-run", "--reason", "x")
 	}
+	kubectl("quarantine", s.nodes[1], "--dry-run", "--reason", "x")
 	kubectl("policy", "test", "-f", policy)
 	kubectl("release", s.nodes[2], "--dry-run")
 	shows("uninstall", "--dry-run")
+}
+
+// notInstalled reports whether status ended with 2, as it must here: the remediator of a test is no Deployment.
+func notInstalled(err error) bool {
+	var ended *exec.ExitError
+	return errors.As(err, &ended) && ended.ExitCode() == 2
 }
 
 const gpuJobPolicy = `

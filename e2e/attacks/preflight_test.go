@@ -1,35 +1,26 @@
 package attacks
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	admissionv1 "k8s.io/api/admissionregistration/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	eventsv1 "k8s.io/api/events/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pitcrew-dev/pitcrew/e2e/cluster"
 	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/internal/preflight/report"
 	"github.com/pitcrew-dev/pitcrew/internal/preflight/reportconfigmap"
-	"github.com/pitcrew-dev/pitcrew/remediator/preflight"
 	"github.com/pitcrew-dev/pitcrew/remediator/restart"
 )
 
@@ -241,189 +232,6 @@ spec:
 			if pod.Spec.NodeName == target && pod.DeletionTimestamp == nil {
 				return fmt.Errorf("pod %s is on %s", pod.Name, target)
 			}
-		}
-		return nil
-	})
-}
-
-// An admin's run has found that a node fails its check. A tenant reports the same, so that the verdict seems to be its own,
-// and then a clean run. Neither that nor the tenant's further reports change what the admins have confirmed. Their own clean
-// run ends it.
-func TestAttack14ATenantLaundersAnAdminsVerdict(t *testing.T) {
-	s := newScene(t, "laundry", 1, nil)
-	tenant, ops := s.reporter("laundry-a"), s.reporter("laundry-ops")
-	target := s.nodes[0]
-	s.runShipped(ops, tenant)
-
-	admins := ops.podOn(target)
-	ops.submit(admins, "found", report.Failed)
-	s.hasTaint(target, corev1.TaintEffectNoSchedule)
-	found := messageOf(s.get(target))
-	if found != "Inspect node: confirmed failure of gpu check by run laundry-ops/found" {
-		t.Fatalf("message %q", found)
-	}
-	tenants := tenant.podOn(target)
-	tenant.submit(tenants, "mine", report.Failed)
-	tenant.submit(tenants, "clean", report.Passed)
-	tenant.submit(tenants, "last", report.Passed) // runs are judged one after the other: clean is through
-	n := s.get(target)
-	if got := messageOf(n); got != found {
-		t.Errorf("message %q, want %q", got, found)
-	}
-	if got := effects(n); !slices.Equal(got, []corev1.TaintEffect{corev1.TaintEffectNoSchedule}) {
-		t.Errorf("effects %q", got)
-	}
-
-	ops.submit(admins, "repaired", report.Passed)
-	s.until("the node is released", func() error {
-		if n := s.get(target); messageOf(n) != "" || len(effects(n)) > 0 {
-			return fmt.Errorf("message %q, effects %q", messageOf(n), effects(n))
-		}
-		return nil
-	})
-}
-
-// withoutReportPolicies switches the admission policies of preflight reports off until the returned function is called.
-func (s *scene) withoutReportPolicies(try func() error) (restore func()) {
-	s.Helper()
-	var bindings admissionv1.ValidatingAdmissionPolicyBindingList
-	if err := s.admin.List(s.Context(), &bindings); err != nil {
-		s.Fatal(err)
-	}
-	n := 0
-	for i := range bindings.Items {
-		if b := &bindings.Items[i]; strings.HasPrefix(b.Name, "pitcrew-preflight") {
-			n++
-			if err := s.admin.Delete(s.Context(), b); err != nil {
-				s.Fatal(err)
-			}
-		}
-	}
-	if n == 0 {
-		s.Fatal("no admission policy for preflight reports is bound")
-	}
-	s.until("the policies are off", try)
-	return func() {
-		s.Helper()
-		//nolint:usetesting // a cleanup runs after the test's own context has ended
-		ctx := context.Background()
-		text, err := os.ReadFile(filepath.Join(s.cluster.Root, "manifests/preflight/admission.yaml"))
-		if err == nil {
-			err = s.cluster.Apply(ctx, text)
-		}
-		if err != nil {
-			s.Error(err)
-		}
-	}
-}
-
-// huge is a ConfigMap with the label of a report and as many labels as etcd takes: those have no limit of their own.
-func huge(namespace, name string) *corev1.ConfigMap {
-	cm := &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: name,
-			Labels:      map[string]string{conditions.LabelPreflight: "report", conditions.LabelPreflightRun: "huge"},
-			Annotations: map[string]string{conditions.AnnotationPreflightPod: strings.Repeat("p", 250_000)},
-		},
-		Immutable: new(true),
-		Data:      map[string]string{reportconfigmap.Key: "{}"},
-	}
-	prefix := strings.Repeat("x", 50) + "."
-	for i := range 1500 {
-		cm.Labels[fmt.Sprintf("%s/%s-%d", strings.Repeat(prefix, 4)+"io", strings.Repeat("y", 50), i)] = strings.Repeat("z", 63)
-	}
-	return cm
-}
-
-// peakMemory is the most memory that a process has had, in MiB.
-func peakMemory(t *testing.T, p *cluster.Process) int {
-	t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.PID()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	m := regexp.MustCompile(`VmHWM:\s+(\d+) kB`).FindSubmatch(text)
-	if m == nil {
-		t.Fatalf("no VmHWM in %s", text)
-	}
-	kib, err := strconv.Atoi(string(m[1]))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return kib / 1024
-}
-
-// A tenant fills a namespace with ConfigMaps that have the label of a report and megabytes of metadata. The remediator keeps
-// none of it, whether the API server streams the ConfigMaps or lists them, refuses each once, and judges another tenant's run
-// as before. The remediator's memory limit in the chart is 256 MiB.
-func TestAttack08PreflightConfigMapsFillTheMemory(t *testing.T) {
-	s := newScene(t, "memory", 1, nil)
-	attacker, tenant := s.reporter("memory-a"), s.reporter("memory-b")
-	pod := tenant.podOn(s.nodes[0])
-	policy := s.policy(`
-  budget: {maxNodes: 1}
-  rules:
-    preflight: {match: {condition: PreflightFailed, repair: [Inspect], POOL}, unknownAfter: 168h}
-`)
-	run := 0
-	// peak is the memory of a remediator that has judged a run, after it has listed all ConfigMaps.
-	peak := func() int {
-		p := s.remediator(policy, "-preflight-namespaces", "memory-a,memory-b")
-		run++
-		tenant.submit(pod, fmt.Sprint("run-", run), report.Passed)
-		mib := peakMemory(t, p)
-		p.Stop(10 * time.Second)
-		return mib
-	}
-	modes := map[string]string{"streamed": "true", "listed": "false"}
-	quiet := map[string]int{}
-	for mode, value := range modes {
-		t.Setenv("KUBE_FEATURE_WatchListClient", value)
-		quiet[mode] = peak()
-	}
-
-	// A pod of the tenant may write reports, but hardly ones of this size. Without the policies it may.
-	const n = 100
-	inPod := attacker.in(attacker.podOn(s.nodes[0]))
-	restore := s.withoutReportPolicies(func() error {
-		probe := huge("memory-a", "probe")
-		return inPod.Create(t.Context(), probe, client.DryRunAll)
-	})
-	t.Cleanup(restore)
-	for i := range n {
-		cm := huge("memory-a", fmt.Sprint("huge-", i))
-		// etcd compacts and answers late on a busy machine.
-		if err := retry.OnError(retry.DefaultBackoff, func(err error) bool { return !apierrors.IsAlreadyExists(err) }, func() error {
-			return inPod.Create(t.Context(), cm.DeepCopy())
-		}); client.IgnoreAlreadyExists(err) != nil {
-			t.Fatal(err)
-		}
-	}
-	restore()
-
-	const more = 80 // MiB
-	for mode, value := range modes {
-		t.Setenv("KUBE_FEATURE_WatchListClient", value)
-		loaded := peak()
-		t.Logf("%s: %d MiB with %d large ConfigMaps, %d MiB without", mode, loaded, n, quiet[mode])
-		if loaded > quiet[mode]+more {
-			t.Errorf("%s: %d MiB with %d large ConfigMaps, %d MiB without", mode, loaded, n, quiet[mode])
-		}
-	}
-	// One of them is refused with a reason, once.
-	s.until("they are refused", func() error {
-		var list eventsv1.EventList
-		if err := s.admin.List(t.Context(), &list, client.InNamespace("memory-a")); err != nil {
-			return err
-		}
-		refused := map[string]int{}
-		for _, e := range list.Items {
-			if e.Reason == preflight.Refused && strings.Contains(e.Note, "its labels, annotations, owners and finalizers have ") {
-				refused[e.Regarding.Name]++
-			}
-		}
-		if len(refused) == 0 {
-			return errors.New("no Event")
 		}
 		return nil
 	})

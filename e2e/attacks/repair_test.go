@@ -251,6 +251,7 @@ func last[T any](all []T) *T { return &all[len(all)-1] }
 // Who may create Jobs and pods in every namespace, as an account of continuous integration, makes none where they are root on a node,
 // not even one as the remediator makes it. Neither does a kubelet.
 func TestAttack23NobodyElseCreatesJobsWhereNodesAreRepaired(t *testing.T) {
+	t.Parallel()
 	r := newRepair(t, "repair-tenant")
 	editor := r.client(r.account("editor", "edit"))
 	r.until("the editor's role is in force", func() error {
@@ -302,6 +303,7 @@ func TestAttack23NobodyElseCreatesJobsWhereNodesAreRepaired(t *testing.T) {
 
 // Who may change what there is, as an editor or an admin who was tricked, makes nothing else of a Job or a pod that is root on a node.
 func TestAttack23WhatRunsWhereNodesAreRepairedDoesNotChange(t *testing.T) {
+	t.Parallel()
 	r := newRepair(t, "repair-changes")
 	job := r.job(r.admin, "check")
 	r.may(r.admin.Create(t.Context(), job), "the Job")

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/events"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -270,6 +271,59 @@ func TestTheCacheOfJobsKeepsWhatIsRead(t *testing.T) {
 				t.Errorf("kept %s: %v", text, err)
 			}
 		})
+	}
+}
+
+// Attack 7: a checkpoint that was to begin and to end in 100 years begins now and ends in its time, and that is written.
+func TestAForgedDeadlineEndsWithItsRestart(t *testing.T) {
+	far := noon.AddDate(100, 0, 0)
+	cur := restart.Restart{Phase: restart.Checkpointing, StartedAt: far, PhaseSince: far, CheckpointBy: far, Quarantines: []restart.Cause{causeOn("bad")}}
+	job := labelled(t, "train", cur)
+	c, _ := offline(t, &policy.Policy{Rules: []policy.Rule{{CheckpointGrace: time.Minute}}}, recorded("bad"), job)
+	req := request{Kind: batchJob.GVK, NamespacedName: client.ObjectKeyFromObject(job)}
+	if _, err := c.reconciler.Reconcile(t.Context(), req); err != nil {
+		t.Fatal(err)
+	}
+	read, err := batchJob.Read(t.Context(), c.reconciler.apiReader, req.NamespacedName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec, err := restart.ReadRecord(read.Object)
+	if err != nil || rec.Current == nil || !rec.Current.StartedAt.Equal(noon) || !rec.Current.CheckpointBy.Equal(noon.Add(time.Minute)) {
+		t.Errorf("record %+v, %v", rec.Current, err)
+	}
+}
+
+// Attack 24: from the stop of a job on, and from the first look at one that another process has stopped, its kind is known, so that a
+// policy which drops it leaves no job stopped.
+func TestTheKindOfAStoppedJobIsRemembered(t *testing.T) {
+	job := labelled(t, "train", restart.Restart{Phase: restart.Stopping, StartedAt: noon, PhaseSince: noon, Quarantines: []restart.Cause{causeOn("bad")}})
+	req := request{Kind: batchJob.GVK, NamespacedName: client.ObjectKeyFromObject(job)}
+	for name, step := range map[string]func(c *Controller, read restart.Job, rec restart.Record) error{
+		"stopped": func(c *Controller, read restart.Job, rec restart.Record) error {
+			return c.reconciler.stop(t.Context(), batchJob, read, rec, nil, rec.Current.Quarantines)
+		},
+		"found": func(c *Controller, _ restart.Job, _ restart.Record) error {
+			_, err := c.reconciler.Reconcile(t.Context(), req)
+			return err
+		},
+	} {
+		c, _ := offline(t, &policy.Policy{}, recorded("bad"), job.DeepCopy(), rankOf("train", 0))
+		c.reconciler.reporter.Recorder = events.NewFakeRecorder(10)
+		read, err := batchJob.Read(t.Context(), c.reconciler.apiReader, req.NamespacedName)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rec, err := restart.ReadRecord(read.Object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := step(c, read, rec); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if c.reconciler.memory.of(req).kind == nil {
+			t.Errorf("%s: the kind is not known", name)
+		}
 	}
 }
 

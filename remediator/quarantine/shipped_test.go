@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/pitcrew-dev/pitcrew/internal/conditions"
 	"github.com/pitcrew-dev/pitcrew/remediator/quarantine/causes"
 )
 
@@ -86,6 +87,20 @@ func TestABurstOfXidsIsOneQuarantineOfTheWorstClass(t *testing.T) {
 				t.Errorf("class %s: %v", o.Repair, w.reasons)
 			}
 		})
+	}
+}
+
+// Attack 3: a failed check that one tenant reports has the node avoided, by the policy that ships, and restarts nothing until it is confirmed.
+func TestOneTenantsFailedCheckOnlyHasTheNodeAvoided(t *testing.T) {
+	w := newShippedWorld(t)
+	reports := func(verdict string) step {
+		return says(conditions.PreflightFailed, "True", "Inspect node: "+verdict+" failure of gpu check by run a/r")
+	}
+	if ids := restarts(w, reports("suspected"), decide, lasts(time.Hour)); len(ids) > 0 || w.outcome().Taints != "pitcrew.dev/unhealthy=PreflightFailed:PreferNoSchedule" {
+		t.Errorf("suspected: %+v", w.outcome())
+	}
+	if ids := restarts(w, reports("confirmed"), decide, lasts(time.Hour)); len(ids) != 1 || w.outcome().Taints != "pitcrew.dev/unhealthy=PreflightFailed:NoSchedule" {
+		t.Errorf("confirmed: %+v", w.outcome())
 	}
 }
 
