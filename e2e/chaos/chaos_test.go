@@ -170,7 +170,7 @@ func (w *world) check(t *testing.T) {
 		versions := h.until(end)
 		more, n := checkRestarts(versions, jobs[i].isWhole())
 		found, stops = append(found, more...), stops+n
-		more, n = checkIncarnations(versions, w.pods.until(end), func(*metav1.PartialObjectMetadata) bool { return jobs[i].isWhole() })
+		more, n = checkIncarnations(versions, w.pods.until(end), states, func(*metav1.PartialObjectMetadata) bool { return jobs[i].isWhole() })
 		found, starts = append(found, more...), starts+n
 	}
 	for _, v := range found[:min(len(found), 5)] {

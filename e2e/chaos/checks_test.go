@@ -349,7 +349,7 @@ func TestAStartBesideOldPodsIsFoundUnlessAPersonAborts(t *testing.T) {
 		"a person aborts, a job that is stopped": {annotations: map[string]string{conditions.AnnotationAbortRestart: ""}, whole: true, want: 1},
 	} {
 		jobs := []jobVersion{at(10, restart.Stopping, nil), at(20, restart.Starting, test.annotations)}
-		found, starts := checkIncarnations(jobs, pods, func(*metav1.PartialObjectMetadata) bool { return test.whole })
+		found, starts := checkIncarnations(jobs, pods, nil, func(*metav1.PartialObjectMetadata) bool { return test.whole })
 		if len(found) != test.want || starts != 1 {
 			t.Errorf("%s: %d starts, %v", name, starts, found)
 		}

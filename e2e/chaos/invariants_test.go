@@ -630,11 +630,14 @@ func checkRestarts(versions []jobVersion, whole bool) (found []violation, stops 
 
 // checkIncarnations: when a job is started again, no pod that it had before still runs. whole tells whether all pods of a job are stopped
 // together; of the others only the recorded ones have to be gone, and none if a person aborts the restart.
-func checkIncarnations(jobs []jobVersion, pods []version[*corev1.Pod], whole func(*metav1.PartialObjectMetadata) bool) (found []violation, starts int) {
+func checkIncarnations(
+	jobs []jobVersion, pods []version[*corev1.Pod], states []*nodeState, whole func(*metav1.PartialObjectMetadata) bool,
+) (found []violation, starts int) {
 	type life struct {
 		pod           *corev1.Pod
 		created, gone uint64
 		joined        bool
+		versions      []version[*corev1.Pod]
 	}
 	lives := map[types.UID]*life{}
 	for _, v := range pods {
@@ -643,7 +646,7 @@ func checkIncarnations(jobs []jobVersion, pods []version[*corev1.Pod], whole fun
 			l = &life{created: v.at, joined: v.joined}
 			lives[v.object.UID] = l
 		}
-		l.pod = v.object
+		l.pod, l.versions = v.object, append(l.versions, v)
 		ended := v.gone || v.object.Status.Phase == corev1.PodSucceeded || v.object.Status.Phase == corev1.PodFailed
 		if ended && l.gone == 0 {
 			if l.gone = v.at; v.joined {
@@ -670,12 +673,53 @@ func checkIncarnations(jobs []jobVersion, pods []version[*corev1.Pod], whole fun
 			own := whole(v.object) && !l.joined && l.created < v.at && l.pod.Labels[onlyWaits] == "" &&
 				l.pod.Labels[incarnation] != "" && l.pod.Labels[incarnation] == v.object.Labels[incarnation]
 			if (recorded || own) && (l.gone == 0 || l.gone > v.at) {
-				found = append(found, violation{
-					fmt.Sprintf("%d: job %s is started again while pod %s of its former incarnation is there", v.at, v.object.GetName(), l.pod.Name),
-					[]string{describeJob(v), fmt.Sprintf("pod %s on %s: created %d, ended %d, recorded %v", l.pod.Name, l.pod.Spec.NodeName, l.created, l.gone, recorded)},
-				})
+				lines := []string{fmt.Sprintf("pod %s is recorded: %v, an abort is asked for: %v", podUID, recorded, aborted)}
+				for _, j := range jobs {
+					if j.object.GetUID() == uid && j.at > l.created && j.at <= v.at {
+						lines = append(lines, describeJob(j))
+					}
+				}
+				for _, p := range l.versions {
+					lines = append(lines, describePod(p))
+				}
+				lines = append(lines, livesOf(l.pod.Spec.NodeName, states, l.created, max(l.gone, v.at))...)
+				found = append(found, violation{fmt.Sprintf("%d: job %s is started again while pod %s of its former incarnation is there, created at %d and ended at %d",
+					v.at, v.object.GetName(), l.pod.Name, l.created, l.gone), lines})
 			}
 		}
 	}
 	return found, starts
+}
+
+func describePod(v version[*corev1.Pod]) string {
+	text := fmt.Sprintf("%d pod %s on %s: %s", v.at, v.object.Name, v.object.Spec.NodeName, v.object.Status.Phase)
+	if t := v.object.DeletionTimestamp; t != nil {
+		text += " to be deleted at " + t.UTC().Format(time.TimeOnly)
+	}
+	if v.joined {
+		text += " (joined)"
+	}
+	if v.gone {
+		text += ", gone"
+	}
+	return text
+}
+
+// livesOf tells what the nodes of a name were, as far as it proves pods gone: which node, whether it answered, and how it was tainted.
+func livesOf(name string, states []*nodeState, from, until uint64) (lines []string) {
+	last := ""
+	for _, s := range states {
+		if s.object.Name != name || s.at > until {
+			continue
+		}
+		text := fmt.Sprintf("node %s %s: %s", name, s.object.UID, s.describe())
+		if text == last {
+			continue
+		}
+		if last = text; s.at < from && len(lines) > 0 {
+			lines = lines[:0] // of those before only the last one
+		}
+		lines = append(lines, fmt.Sprintf("%d %s", s.at, text))
+	}
+	return lines
 }
