@@ -283,6 +283,10 @@ func TestAnUncordonIsReportedOnce(t *testing.T) {
 	if n := strings.Count(strings.Join(w.reasons, " "), causes.UncordonedByHand); n != 1 {
 		t.Errorf("%d times: %s", n, w.reasons)
 	}
+	w.run(gpu(lost), stores) // a worse fault hands the node over anew
+	if r := w.record(); r.Taint.Repair != conditions.Reboot || !r.Uncordoned || w.node.Spec.Unschedulable || !causes.HasTaint(w.node.Spec.Taints, r.Taint) {
+		t.Errorf("cordoned %v, taints %v, record %s", w.node.Spec.Unschedulable, w.node.Spec.Taints, r)
+	}
 }
 
 // Our own cordon takes no second place, is not taken for parked, and is gone from the limits with the release.

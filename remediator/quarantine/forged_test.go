@@ -114,6 +114,22 @@ func TestWhatAnEarlierPolicyHandedOffIsRemoved(t *testing.T) {
 	}
 }
 
+// Attack 1: a taint of others that a record claims is not put back after its owner has removed it, though the remediator has seen it there.
+func TestATaintOfOthersThatARecordClaimsIsNotPutBack(t *testing.T) {
+	foreign := corev1.Taint{Key: "example.com/theirs", Effect: corev1.TaintEffectNoExecute}
+	w := newWorld(t)
+	w.node.Spec.Taints = []corev1.Taint{foreign}
+	w.run(gpuFine, forges(func(r *causes.Record) { r.Taint.Key, r.Taint.Value, r.Taint.Effect = foreign.Key, "", foreign.Effect }), decide)
+	if !w.seen.Of(w.record()).Tainted {
+		t.Fatal("the taint was not seen")
+	}
+	w.node.Spec.Taints = nil
+	w.run(decide)
+	if len(w.node.Spec.Taints) > 0 {
+		t.Errorf("taints %v", w.node.Spec.Taints)
+	}
+}
+
 // Attack 1: a record proves no quarantine. Jobs are restarted only if this remediator has decided it, or if a fault explains it now
 // and the node has the place, or gets it.
 func TestAForgedQuarantineRestartsNoJob(t *testing.T) {

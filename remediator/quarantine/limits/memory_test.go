@@ -186,6 +186,11 @@ func TestForgedStartsDoNotOpenTheBreaker(t *testing.T) {
 			t.Errorf("%s: half-open: %+v", name, trip)
 		}
 	}
+	// Nor does one that is proven keep it open until its time has come.
+	future := Peer{Starts: []Start{{At: noon.Add(-ahead), Proven: true}}}
+	if trip := TripBreaker(b, &BreakerState{OpenedAt: noon.Add(-2 * time.Hour)}, PeersOf(future), noon); trip.Reason != "" {
+		t.Errorf("a proven start of the future: %+v", trip)
+	}
 	soft := Peer{Starts: []Start{{At: noon, Soft: true}}}
 	if trip := TripBreaker(b, nil, PeersOf(soft, soft, soft), noon); trip.Reason != "" {
 		t.Errorf("soft quarantines: %+v", trip)
