@@ -58,6 +58,15 @@ func TestCIRunsEveryTargetOfTests(t *testing.T) {
 	}
 	slices.Sort(got)
 	slices.Sort(want)
+	readme, err := os.ReadFile(filepath.Join(root, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, command := range []string{"`make demo`", "`make test`"} {
+		if !strings.Contains(string(readme), command) {
+			t.Errorf("README.md does not name %s", command)
+		}
+	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("CI runs (+) other targets than the Makefile has (-):\n%s", diff)
 	}
