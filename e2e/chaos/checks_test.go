@@ -44,9 +44,12 @@ func TestABudgetIsExceededByALeaderAlone(t *testing.T) {
 	for name, test := range map[string]struct {
 		leases []version[*coordinationv1.Lease]
 		joined bool
-		byHand bool // the last one
+		byHand bool      // the last one
+		order  time.Time // of the first one, by hand; the others are decided after a second
 		want   int
 	}{
+		"beside an order before it":        {leases: []version[*coordinationv1.Lease]{lease(1, "a")}, order: time.Unix(0, 1), want: 1},
+		"beside an order while it wrote":   {leases: []version[*coordinationv1.Lease]{lease(1, "a")}, order: time.Unix(2, 0), want: 0},
 		"by the leader":                    {leases: []version[*coordinationv1.Lease]{lease(1, "a")}, want: 1},
 		"by the leader, for a person":      {leases: []version[*coordinationv1.Lease]{lease(1, "a")}, byHand: true, want: 0},
 		"by who leads no more":             {leases: []version[*coordinationv1.Lease]{lease(1, "a"), lease(15, "b")}, want: 0},
@@ -56,10 +59,19 @@ func TestABudgetIsExceededByALeaderAlone(t *testing.T) {
 			var versions []version[*corev1.Node]
 			for i := range maxNodes + 1 {
 				rule := "gpu-xid"
-				if test.byHand && i == maxNodes {
+				ordered := i == 0 && !test.order.IsZero()
+				if test.byHand && i == maxNodes || ordered {
 					rule = policy.ByHand
 				}
 				v := taken(uint64(10+2*i), fmt.Sprint("node-", i), rule)
+				if ordered {
+					record, err := causes.RecordOf(v.object)
+					if err != nil {
+						t.Fatal(err)
+					}
+					record.QuarantinedAt = test.order
+					v.object.Annotations[conditions.AnnotationQuarantine] = record.String()
+				}
 				v.joined = test.joined
 				versions = append(versions, v)
 			}

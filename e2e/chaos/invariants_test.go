@@ -217,8 +217,8 @@ var places = []place{
 	{"rule gpu-memory", maxMemory, func(r *causes.Record) bool { return r.Taint.Rule == "gpu-memory" }},
 }
 
-// checkBudget: no leader takes a place under a budget that is used up, but for a person, whose order takes one without asking. What a process
-// writes that has lost the lease uses up none.
+// checkBudget: no leader takes a place under a budget that is used up, but for a person, whose order takes one without asking, also while the
+// write of a decision is under way. What a process writes that has lost the lease uses up none.
 func checkBudget(states []*nodeState, leaders leadership, p place) (found []violation) {
 	counted := map[types.UID]*nodeState{}
 	late := map[types.UID]bool{}
@@ -243,7 +243,14 @@ func checkBudget(states []*nodeState, leaders leadership, p place) (found []viol
 		case !leaders.took(s, conditions.AnnotationQuarantine):
 			late[uid] = true
 		default:
-			if counted[uid] = s; len(counted) > p.limit && s.record.Taint.Rule != policy.ByHand {
+			counted[uid] = s
+			taken := 0
+			for _, other := range counted {
+				if other.record.Taint.Rule != policy.ByHand || other.record.QuarantinedAt.Before(s.record.QuarantinedAt) {
+					taken++
+				}
+			}
+			if taken > p.limit && s.record.Taint.Rule != policy.ByHand {
 				v := s.breaks("%d nodes are quarantined, the budget of %s is %d", len(counted), p.name, p.limit)
 				for _, other := range counted {
 					v.history = append(v.history, fmt.Sprintf("%s, written by %v", other, leaders.writers(other.object.Annotations[conditions.AnnotationQuarantine])))

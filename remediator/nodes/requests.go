@@ -44,7 +44,17 @@ func (c *Controller) carryOut(ctx context.Context, p *policy.Policy, cached *cor
 	now := c.clock.Now().UTC()
 	outcome, refused := request.Carry(request.Scope{Policy: p, Visits: c.visits, Known: c.known.Of(p)}, &n, r, now)
 	after := request.Answered(&n, *r, outcome, refused, now)
+	// An order asks no budget, and takes a place: the cache shows it later than the next decision. If the answer is lost, the place is kept
+	// until the next look at the node, which is live.
+	record, err := causes.RecordOf(after)
+	takes := err == nil && refused == nil && r.Kind == request.Quarantine
+	if takes {
+		c.pending.Add(&n, record)
+	}
 	if err := c.client.Patch(ctx, after, lockedPatch(&n), client.FieldOwner(quarantine.ControllerName)); err != nil {
+		if takes && isRefusal(err) {
+			c.pending.Refused(n.Name)
+		}
 		if apierrors.IsNotFound(err) {
 			return false, nil
 		}

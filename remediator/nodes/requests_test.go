@@ -46,6 +46,24 @@ func TestAnOrderIsCarriedOutAndAnsweredInOnePatch(t *testing.T) {
 	}
 }
 
+// The budget is one node. The cache shows neither write.
+func TestAnOrderTakesAPlaceAtOnce(t *testing.T) {
+	for name, refuse := range map[string]error{"carried out": nil, "refused": apierrors.NewForbidden(schema.GroupResource{}, "a", nil)} {
+		r := newRig(t, "a", "b")
+		r.client.nodes[0].Status.Conditions[0].Status = corev1.ConditionFalse
+		(&request.Request{ID: "r", Kind: request.Quarantine, User: "ann", Reason: "smoke"}).Put(&r.client.nodes[0])
+		r.client.refuse = refuse
+		if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Name: "a"}}); (err != nil) != (refuse != nil) {
+			t.Errorf("%s: %v", name, err)
+		}
+		r.client.refuse = nil
+		r.reconcile(t, "b")
+		if n := r.client.live["b"]; (n != nil && len(n.Spec.Taints) > 0) != (refuse != nil) {
+			t.Errorf("%s: node b became %+v", name, n)
+		}
+	}
+}
+
 func TestAnOrderThatMakesNoSenseIsRefused(t *testing.T) {
 	r := ordered(t, request.Release)
 	r.reconcile(t, "a")
