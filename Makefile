@@ -45,9 +45,9 @@ demo: nft ## an Xid in the kernel log leads to a condition, a taint and a restar
 # Real clusters on a busy machine miss a time limit now and then, so a test that failed runs once more when the others have ended. What it
 # printed stays in the output, and "2 runs, 1 failures" names it: mend it, a test that needs this is broken. More than five failures are not run
 # again. $(1) are the packages, $(2) the flags of go test. With GOGC the pure tests need a third less CPU time, and without the tables of
-# debuggers (-w) linking them a quarter less.
+# debuggers (-s) linking them a quarter less.
 GOTEST = packages="$$(go list $(3) $(1))"; GOGC=400 bin/components/gotestsum --format=standard-quiet --rerun-fails=1 --rerun-fails-max-failures=5 \
-	--rerun-fails-run-root-test --rerun-fails-abort-on-data-race --packages "$$(echo $$packages)" -- -vet=off -ldflags=-w $(3) $(2) | bin/remaining $$packages
+	--rerun-fails-run-root-test --rerun-fails-abort-on-data-race --packages "$$(echo $$packages)" -- -vet=off -ldflags=-s $(3) $(2) | bin/remaining $(or $(patsubst -p=%,%,$(filter -p=%,$(2))),$$(nproc)) $$packages
 
 # These share this machine's kernel log: they report every fault in it, and write faults there or more than it holds. So they run one by one.
 KERNEL_LOG := e2e/detect e2e/kernellog internal/kmsg
@@ -61,18 +61,22 @@ OPERATORS  := e2e/slurm
 HISTORY    := e2e/upgrade
 # It reads what `make site` has made.
 SITE       := site
-# These test what the repository promises about itself, or let an API server be away for minutes.
-SLOW       := e2e/outage e2e/hostile e2e/contributing e2e/hardware e2e/components images/release
+# These test what the repository promises about itself, a thousand nodes, and an API server that fails.
+SLOW       := e2e/outage e2e/hostile e2e/scale e2e/chaos e2e/contributing e2e/hardware e2e/components images/release
 
 # Their own code runs in several goroutines, so they are tested with the race detector, which has to compile what they import once more. A
 # test of e2e/lint compares the list with the code. The longest come first.
 RACED := internal/kmsg/textlog remediator/rejections remediator/latekinds remediator/record remediator/node remediator/visits remediator/visits/failures remediator remediator/jobs remediator/jobs/report preflight remediator/preflight remediator/nodes remediator/nodes/memory remediator/record/pending remediator/nodes/report remediator/nodes/tally remediator/record/keystore remediator/followers/devices remediator/followers/queue remediator/catchup remediator/policy remediator/followers/evidence remediator/progress \
 	remediator/followers/webhooks remediator/slim remediator/watchguard remediator/away internal/bounded internal/npd internal/nvml internal/tool internal/xid plugins/dcgm plugins/hung plugins/xid repair repair/collect docs/examples/fencer docs/examples/replacer docs/examples/webhook
 
+# The longest: they come first, since at the end one of them would run alone.
+FIRST      := remediator manifests/chart kubectl-pitcrew e2e/asshipped remediator/visits e2e/deadnode e2e/attacks remediator/preflight \
+	e2e/cluster remediator/quarantine remediator/jobs remediator/repair repair e2e/alerts remediator/slim
+
 # Tests on a control plane use about a third of a core, so five packages run side by side on two cores. `make lint` vets everything.
-AT_ONCE    := $$((5 * $$(nproc) / 2))
-TEST_FLAGS  = -timeout 30m -p $(AT_ONCE) -parallel 8
-RACE_FLAGS := -timeout 30m -p $$(nproc) -parallel 8
+AT_ONCE    := $$((5*$$(nproc)/2))
+TEST_FLAGS  = -timeout 30m -p=$(AT_ONCE) -parallel 8
+RACE_FLAGS := -timeout 30m -p=$$(nproc) -parallel 8
 
 # What `make test` builds first. The tests build the programs of this repository.
 SHARED := gotestsum kube kwok jobset-controller node-problem-detector helm ./e2e/components/remaining
@@ -82,20 +86,22 @@ test-components:
 	@echo "fetches or builds the components of the tests, as far as they are missing: etcd, Kubernetes, KWOK, JobSet, NPD, helm"
 	@go run ./e2e/components/build $(SHARED)
 
-test: test-packages test-cgo test-kernel-log ## what to run before a commit: the pure tests, and those on a real control plane with KWOK, JobSet, NPD and helm
+# The tests that write to the kernel log wait more than they compute, and those that need cgo are few: they run beside the others.
+test: test-components nft chromium bin/debian ## what to run before a commit: the pure tests, and those on a real control plane with KWOK, JobSet, NPD and helm
+	@$(MAKE) --no-print-directory --old-file=test-components --keep-going --jobs=3 test-packages test-kernel-log test-cgo
 
-# Without WITHOUT. The longest come first: at the end one of them would run alone.
+# Without WITHOUT.
 test-packages: test-components nft chromium bin/debian
-	@$(call GOTEST,$$(go list ./e2e/asshipped ./remediator/visits ./e2e/attacks ./remediator ./manifests/chart ./kubectl-pitcrew ./e2e/deadnode ./e2e/scale ./monitors ./... | awk '!seen[$$0]++' | \
+	@$(call GOTEST,$$(go list $(addprefix ./,$(FIRST)) ./... | awk '!seen[$$0]++' | \
 		grep -vE '/pitcrew/($(subst $() ,|,$(strip $(WITH_CGO) $(KERNEL_LOG) $(REAL_NODE) $(OPERATORS) $(SLOW) $(SITE) $(HISTORY) e2e/lint e2e/vuln $(WITHOUT))))$$'),$(TEST_FLAGS))
 
 test-cgo: test-components bin/debian ## the plugins that load NVIDIA's libraries
 	@export CGO_ENABLED=1; $(call GOTEST,$(addprefix ./,$(filter-out $(WITHOUT),$(WITH_CGO))),$(TEST_FLAGS))
 
 test-kernel-log: test-components nft bin/debian ## the tests that write to this machine's kernel log
-	@$(call GOTEST,$(addprefix ./,$(KERNEL_LOG)),-timeout 30m -p 1)
+	@$(call GOTEST,$(addprefix ./,$(KERNEL_LOG)),-timeout 30m -p=1)
 
-test-slow: test-components nft ## an API server that is away or silent, hostile nodes, the steps of docs/add-a-check.md, the kit for GPUs, the fetch of components, a release
+test-slow: test-components nft ## an API server that is away or silent, chaos, a thousand nodes, also hostile ones, the steps of docs/add-a-check.md, the kit for GPUs, the fetch of components, a release
 	@$(call GOTEST,$(addprefix ./,$(SLOW)),$(TEST_FLAGS))
 
 test-race: test-components ## the packages whose own code runs in several goroutines, with the race detector
@@ -103,7 +109,7 @@ test-race: test-components ## the packages whose own code runs in several gorout
 
 test-node: nft bin/debian bin/images/debian ## on this machine's own kernel with a real kubelet and containerd (as root)
 	@go run ./e2e/components/build $(SHARED) kubelet dra-example-driver
-	@$(call GOTEST,$(addprefix ./,$(REAL_NODE)),-timeout 60m -p 1)
+	@$(call GOTEST,$(addprefix ./,$(REAL_NODE)),-timeout 60m -p=1)
 
 # With KUBERNETES=1.36 on that version, with a control plane of its own.
 test-operators: operators ## job restarts with the real job operators (the first build takes 15 minutes and more); KUBERNETES=1.36 on an older version
@@ -179,7 +185,7 @@ lint: shellcheck ## the rules of .golangci.yml, tests of these rules, workflows,
 	cd images/build && ../../$(LINTER) run ./...
 	bin/components/actionlint
 	@if command -v shellcheck >/dev/null; then set -x; shellcheck $$(git grep -lE '^#!.*\b(ba)?sh$$' -- '*.sh' .ci '*/testdata/*-smi' 'kubectl-pitcrew/*complete*'); fi
-	go test -vet=off -ldflags=-w ./e2e/lint ./e2e/vuln
+	go test -vet=off -ldflags=-s ./e2e/lint ./e2e/vuln
 	@$(MAKE) --no-print-directory vuln
 
 vuln: ## known vulnerabilities in what the programs call; a database that cannot be reached is reported and is not a failure
@@ -198,7 +204,7 @@ verify: ## fail if formatting, modules or generated files are not as committed, 
 		$(call RETRY,diff="$$(go -C $$module mod tidy -diff)" || [ -n "$$diff" ]); \
 		[ -z "$$diff" ] && go -C $$module mod verify >/dev/null || { echo "$$diff"; echo "$$module/go.mod is not tidy, or a module is not as published"; exit 1; }; done
 	@go run ./e2e/components/build helm
-	go test -vet=off -ldflags=-w ./monitors ./remediator/policy ./manifests/alerts ./manifests/chart -run 'UpToDate|Generated'
+	go test -vet=off -ldflags=-s ./monitors ./remediator/policy ./manifests/alerts ./manifests/chart -run 'UpToDate|Generated'
 
 fuzz: ## fuzz every parser, FUZZTIME each
 	@git ls-files '*_test.go' | xargs grep -Ho '^func Fuzz[A-Za-z]*' | sed 's/:func / /' | while read -r file name; do \

@@ -15,20 +15,20 @@ import (
 //go:embed test-seconds.txt
 var testSeconds string
 
-// usualSeconds is the time of a package of tests that is not in the table.
-const usualSeconds = 3
+// usualSeconds is the weight of a package of tests that is not in the table: most of it is linking.
+const usualSeconds = 1
 
 // Tests copies the output of gotestsum from in to out. Before it, it writes how many packages of tests there are and about how long they take
 // on this machine; to the line of each package that has ended it adds how many have, and about how long the others take. packages are import
-// paths. Their weights are seconds that they took on a machine with two cores, from the table test-seconds.txt.
-func Tests(in io.Reader, out io.Writer, packages []string) error {
+// paths, in the order in which they begin; atOnce of them run side by side. Their weights are seconds of a core of the machine of [perByte], from
+// the table test-seconds.txt.
+func Tests(in io.Reader, out io.Writer, atOnce int, packages []string) error {
 	weights, err := testWeights(testSeconds)
 	if err != nil {
 		return err
 	}
 	e := &estimate{
-		out: out, now: time.Now, left: map[string]cost{},
-		// Two packages run side by side on the machine of the table.
+		out: out, now: time.Now, left: map[string]cost{}, order: packages, atOnce: atOnce,
 		prior: time.Duration(float64(time.Second) * slowness() / float64(runtime.NumCPU())),
 	}
 	for _, p := range packages {
@@ -57,6 +57,7 @@ func (e *estimate) copyTests(in io.Reader) error {
 			if weight, found := e.left[match[2]]; found {
 				delete(e.left, match[2])
 				e.done += weight
+				e.longest = max(e.longest, weight)
 				line = fmt.Sprintf("%s\t%d of %d%s\n", strings.TrimRight(line, "\n"), count-len(e.left), count, e.othersText())
 			}
 		}

@@ -18,6 +18,7 @@ func TestEachPackageOfTestsSaysHowLongTheOthersTake(t *testing.T) {
 	clock := time.Unix(0, 0)
 	e := &estimate{
 		out: &out, now: func() time.Time { return clock }, prior: time.Second, left: map[string]cost{"x.org/a": 10, "x.org/b": 80, "x.org/c": 110}, total: 200,
+		order: []string{"x.org/a", "x.org/b", "x.org/c"}, atOnce: 2,
 	}
 	in := io.MultiReader(
 		strings.NewReader("=== FAIL: a TestX\n"),
@@ -26,12 +27,12 @@ func TestEachPackageOfTestsSaysHowLongTheOthersTake(t *testing.T) {
 	if err := e.copyTests(in); err != nil {
 		t.Fatal(err)
 	}
-	// After 60 s for 10 of 200, and the 10 s that count as if they had been for 10 others, 3.3 s each.
+	// After 60 s for 10 of 200 and, side by side with it, as much of b and c; and the 11 s that count as if they had been for 11 others: 1.7 s each.
 	want := fmt.Sprintf("3 packages of tests; about 4 min on this machine (%d cores), and on a first run the time to compile them\n", runtime.NumCPU()) +
 		"=== FAIL: a TestX\n" +
-		"FAIL\tx.org/a\t2s\t1 of 3, about 11 min left\n" +
+		"FAIL\tx.org/a\t2s\t1 of 3, about 5 min left\n" +
 		"ok  \tx.org/other\t2s\n" +
-		"ok  \tx.org/b\t(cached)\t2 of 3, about 4 min left\n" +
+		"ok  \tx.org/b\t(cached)\t2 of 3, about 70 s left\n" +
 		"ok  \tx.org/c\t3s\t3 of 3\n\nDONE 3 tests"
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Error(diff)
