@@ -61,8 +61,8 @@ OPERATORS  := e2e/slurm
 HISTORY    := e2e/upgrade
 # It reads what `make site` has made.
 SITE       := site
-# These test what the repository promises about itself, a thousand nodes, and an API server that fails.
-SLOW       := e2e/outage e2e/hostile e2e/scale e2e/chaos e2e/contributing e2e/hardware e2e/components images/release
+# These test what the repository promises about itself, a thousand nodes, healthy machines, an API server that fails, and the tests' own cluster.
+SLOW       := e2e/outage e2e/hostile e2e/scale e2e/chaos e2e/cluster bench/falsealarms e2e/contributing e2e/hardware e2e/components images/release
 
 # Their own code runs in several goroutines, so they are tested with the race detector, which has to compile what they import once more. A
 # test of e2e/lint compares the list with the code. The longest come first.
@@ -71,7 +71,7 @@ RACED := internal/kmsg/textlog remediator/rejections remediator/latekinds remedi
 
 # The longest: they come first, since at the end one of them would run alone.
 FIRST      := remediator manifests/chart kubectl-pitcrew e2e/asshipped remediator/visits e2e/deadnode e2e/attacks remediator/preflight \
-	e2e/cluster remediator/quarantine remediator/jobs remediator/repair repair e2e/alerts remediator/slim
+	remediator/quarantine remediator/jobs remediator/repair repair e2e/alerts remediator/slim
 
 # Tests on a control plane use about a third of a core, so five packages run side by side on two cores. `make lint` vets everything.
 AT_ONCE    := $$((5*$$(nproc)/2))
@@ -101,7 +101,7 @@ test-cgo: test-components bin/debian ## the plugins that load NVIDIA's libraries
 test-kernel-log: test-components nft bin/debian ## the tests that write to this machine's kernel log
 	@$(call GOTEST,$(addprefix ./,$(KERNEL_LOG)),-timeout 30m -p=1)
 
-test-slow: test-components nft ## an API server that is away or silent, chaos, a thousand nodes, also hostile ones, the steps of docs/add-a-check.md, the kit for GPUs, the fetch of components, a release
+test-slow: test-components nft ## an API server that is away or silent, chaos, a thousand nodes, also hostile ones, false alarms, the steps of docs/add-a-check.md, the kit for GPUs, the fetch of components, a release
 	@$(call GOTEST,$(addprefix ./,$(SLOW)),$(TEST_FLAGS))
 
 test-race: test-components ## the packages whose own code runs in several goroutines, with the race detector
