@@ -56,6 +56,8 @@ func TestAnObservingInstallationChangesOnlyWhatIsItsOwn(t *testing.T) {
 	fails(t, c, nodes[1], conditions.GPUMemoryError, "ResetGPU gpu 0000:1b:00: the driver asks for a reset")
 	for _, node := range nodes[:2] {
 		clustertest.Until(t, patience, node+" would be quarantined", func() error { return reported(t, c, node, "WouldQuarantine") })
+		// The Event comes first: a remediator that ends in between has written nothing of it.
+		clustertest.Until(t, patience, node+" has the record", func() error { return recorded(t, c, node) })
 	}
 	stop()
 	observing := snapshot(t, c)
@@ -176,6 +178,18 @@ func reported(t *testing.T, c *cluster.Cluster, node, reason string) error {
 	}
 	if !slices.ContainsFunc(events.Items, func(e corev1.Event) bool { return e.InvolvedObject.Name == node && e.Reason == reason }) {
 		return fmt.Errorf("no Event %s", reason)
+	}
+	return nil
+}
+
+func recorded(t *testing.T, c *cluster.Cluster, node string) error {
+	t.Helper()
+	var n corev1.Node
+	if err := c.Client.Get(t.Context(), client.ObjectKey{Name: node}, &n); err != nil {
+		return err
+	}
+	if n.Annotations[conditions.AnnotationQuarantine] == "" || n.Labels[conditions.LabelRepair] == "" {
+		return fmt.Errorf("labels %v, annotations %v", n.Labels, n.Annotations)
 	}
 	return nil
 }
