@@ -373,12 +373,12 @@ func ourTasks(ctx context.Context, root string, packages []string) (tasks []task
 	out := "bin" + string(filepath.Separator)
 	if len(static) > 0 {
 		tasks = append(tasks, task{
-			name: "pitcrew", env: []string{"CGO_ENABLED=0"}, dir: root, out: out, flags: flags, packages: static,
+			name: "pitcrew", env: environment("0", ""), dir: root, out: out, flags: flags, packages: static,
 		})
 	}
 	if len(dynamic) > 0 {
 		tasks = append(tasks, task{
-			name: "pitcrew", env: []string{"CGO_ENABLED=1"}, dir: root, out: out, flags: append(flags, cgo...), packages: dynamic,
+			name: "pitcrew", env: environment("1", ""), dir: root, out: out, flags: append(flags, cgo...), packages: dynamic,
 		})
 	}
 	return tasks, nil
@@ -433,10 +433,15 @@ func (r recipe) built() bool {
 	return err == nil
 }
 
+// environment is that of a task. The same one means that what two tasks share is compiled once.
+func environment(cgo, arch string) []string {
+	return []string{"CGO_ENABLED=" + cgo, "GOARCH=" + cmp.Or(arch, runtime.GOARCH)}
+}
+
 // task compiles the component, unless its source has to be patched before.
 func (r recipe) task() task {
 	return task{
-		name: r.Name, env: []string{"CGO_ENABLED=0", "GOARCH=" + cmp.Or(r.arch, runtime.GOARCH)},
+		name: r.Name, env: environment("0", r.arch),
 		dir: r.dir(r.root), out: r.Path(r.root), flags: r.flags, packages: []string{r.Package}, patched: r.patch != "",
 	}
 }

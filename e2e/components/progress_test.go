@@ -116,6 +116,24 @@ func TestStaleIsWhatABuildCompiles(t *testing.T) {
 	}
 }
 
+func TestAProgramOfOursSharesWhatAComponentCompiles(t *testing.T) {
+	root, err := Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := KWOK.recipe(t.Context(), root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours, err := ourTasks(t.Context(), root, []string{"./remediator"})
+	if err != nil || len(ours) != 1 {
+		t.Fatal(ours, err)
+	}
+	if component, own := r.task().key("/mod/x.org@v1/a"), ours[0].key("/mod/x.org@v1/a"); component != own {
+		t.Errorf("a package of both counts twice, as %q and as %q", component, own)
+	}
+}
+
 func TestABuildReportsItsProgress(t *testing.T) {
 	root := repository(t, "require golang.org/x/sys v0.47.0\n")
 	var progress bytes.Buffer
