@@ -24,7 +24,7 @@ func main() {
 
 func run(args []string) error {
 	if len(args) == 0 {
-		return errors.New("usage: remaining AT-ONCE PACKAGE...")
+		return errors.New("usage: remaining AT-ONCE PACKAGES")
 	}
 	atOnce, err := strconv.Atoi(args[0])
 	if err != nil {
