@@ -45,9 +45,10 @@ demo: nft ## an Xid in the kernel log leads to a condition, a taint and a restar
 # Real clusters on a busy machine miss a time limit now and then, so a test that failed runs once more when the others have ended. What it
 # printed stays in the output, and "2 runs, 1 failures" names it: mend it, a test that needs this is broken. More than five failures are not run
 # again. $(1) are the packages, $(2) the flags of go test. With GOGC the pure tests need a third less CPU time, and without the tables of
-# debuggers (-s) linking them a quarter less.
+# debuggers (-s) linking them a quarter less. No result comes from Go's cache (-count=1): it knows the files that a test opens, not the
+# sources of a program that the test builds and runs.
 GOTEST = packages="$$(go list $(3) $(1))"; GOGC=400 bin/components/gotestsum --format=standard-quiet --rerun-fails=1 --rerun-fails-max-failures=5 \
-	--rerun-fails-run-root-test --rerun-fails-abort-on-data-race --packages "$$(echo $$packages)" -- -vet=off -ldflags=-s $(3) $(2) | bin/remaining $(or $(patsubst -p=%,%,$(filter -p=%,$(2))),$$(nproc)) $$packages
+	--rerun-fails-run-root-test --rerun-fails-abort-on-data-race --packages "$$(echo $$packages)" -- -vet=off -ldflags=-s -count=1 $(3) $(2) | bin/remaining $(or $(patsubst -p=%,%,$(filter -p=%,$(2))),$$(nproc)) $$packages
 
 # These share this machine's kernel log: they report every fault in it, and write faults there or more than it holds. So they run one by one.
 KERNEL_LOG := e2e/detect e2e/kernellog internal/kmsg
@@ -117,7 +118,7 @@ test-operators: operators ## job restarts with the real job operators (the first
 
 test-images: bin/images/debian ## the images of both architectures
 	@go run ./e2e/components/build helm
-	go test -C images/build -vet=off ./...
+	go test -C images/build -vet=off -count=1 ./...
 
 # What .ci/run runs after `make verify`: three targets side by side, the next when one has ended, the longest first. Tests wait more than they
 # compute, so each target has no more packages at once than there are cores. What all need is fetched and built first, and what no time limit
@@ -185,7 +186,7 @@ lint: shellcheck ## the rules of .golangci.yml, tests of these rules, workflows,
 	cd images/build && ../../$(LINTER) run ./...
 	bin/components/actionlint
 	@if command -v shellcheck >/dev/null; then set -x; shellcheck $$(git grep -lE '^#!.*\b(ba)?sh$$' -- '*.sh' .ci '*/testdata/*-smi' 'kubectl-pitcrew/*complete*'); fi
-	go test -vet=off -ldflags=-s ./e2e/lint ./e2e/vuln
+	go test -vet=off -ldflags=-s -count=1 ./e2e/lint ./e2e/vuln
 	@$(MAKE) --no-print-directory vuln
 
 vuln: ## known vulnerabilities in what the programs call; a database that cannot be reached is reported and is not a failure
