@@ -21,7 +21,7 @@ const usualSeconds = 1
 // Tests copies the output of gotestsum from in to out. Before it, it writes how many packages of tests there are and about how long they take
 // on this machine; to the line of each package that has ended it adds how many have, and about how long the others take. packages are import
 // paths, in the order in which they begin; atOnce of them run side by side. Their weights are seconds of a core of the machine of [perByte], from
-// the table test-seconds.txt.
+// the table test-seconds.txt. It returns an error if tests may not have run although gotestsum takes their package for passed.
 func Tests(in io.Reader, out io.Writer, atOnce int, packages []string) error {
 	weights, err := testWeights(testSeconds)
 	if err != nil {
@@ -51,8 +51,10 @@ func (e *estimate) copyTests(in io.Reader) error {
 	e.printf("%d packages of tests; about %s on this machine (%d cores), and on a first run the time to compile them\n",
 		count, about(e.remaining()), runtime.NumCPU())
 	lines := bufio.NewReader(in)
+	var net safetyNet
 	for {
 		line, err := lines.ReadString('\n')
+		net.read(line)
 		if match := ended.FindStringSubmatch(line); match != nil {
 			if weight, found := e.left[match[2]]; found {
 				delete(e.left, match[2])
@@ -63,12 +65,46 @@ func (e *estimate) copyTests(in io.Reader) error {
 		}
 		e.printf("%s", line)
 		if err == io.EOF {
-			return nil
+			return net.err()
 		}
 		if err != nil {
 			return fmt.Errorf("read the output of the tests: %w", err)
 		}
 	}
+}
+
+// safetyNet finds the packages whose tests did not all run. gotestsum takes such a package for passed if the second run of its failed tests
+// passes, but the tests that had not begun when the process ended are in neither run.
+type safetyNet struct {
+	failed map[string]bool
+	// died are packages and tests, as gotestsum prints them.
+	died []string
+}
+
+func (s *safetyNet) read(line string) {
+	line = strings.TrimSpace(line)
+	// A test that had not ended when its process did.
+	if test, found := strings.CutPrefix(line, "=== FAIL: "); found && strings.HasSuffix(line, "(unknown)") {
+		s.died = append(s.died, strings.TrimSuffix(test, " (unknown)"))
+	}
+	match := ended.FindStringSubmatch(line + "\n")
+	switch {
+	case match == nil:
+	case match[1] == "FAIL":
+		if s.failed == nil {
+			s.failed = map[string]bool{}
+		}
+		s.failed[match[2]] = true
+	case s.failed[match[2]] && strings.HasSuffix(line, "[no tests to run]"): // no test had failed, so the second run had none
+		s.died = append(s.died, match[2])
+	}
+}
+
+func (s *safetyNet) err() error {
+	if len(s.died) == 0 {
+		return nil
+	}
+	return fmt.Errorf("a process of tests ended before its tests did, so some may not have run: %s", strings.Join(s.died, ", "))
 }
 
 func (e *estimate) othersText() string {

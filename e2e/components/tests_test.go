@@ -42,6 +42,26 @@ func TestEachPackageOfTestsSaysHowLongTheOthersTake(t *testing.T) {
 	}
 }
 
+// The outputs are those of gotestsum v1.13.0 with --rerun-fails=1: of a process that could not start once, of one that was killed once, and of a
+// test that failed once.
+func TestAProcessOfTestsThatEndsEarlyIsNoSuccess(t *testing.T) {
+	const failed = "FAIL\tx.org/a\t0.007s\n\nDONE 1 tests, 1 failure in 0.007s\n\n"
+	tests := map[string]struct{ out, want string }{
+		"before its tests": {failed + "ok  \tx.org/a\t0.002s [no tests to run]\n\nDONE 2 runs, 0 tests in 0.325s\n", "x.org/a"},
+		"during its tests": {failed + "ok  \tx.org/a\t0.003s\n\n=== Failed\n=== FAIL: a TestOne (unknown)\nsignal: killed\n", "a TestOne"},
+		"a failed test":    {failed + "ok  \tx.org/a\t0.003s\n\n=== Failed\n=== FAIL: a TestOne (0.00s)\n", ""},
+		"never any tests":  {"ok  \tx.org/a\t0.002s [no tests to run]\n", ""},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			err := Tests(strings.NewReader(test.out), io.Discard, 1, []string{"x.org/a"})
+			if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.HasSuffix(err.Error(), ": "+test.want)) {
+				t.Errorf("got %v, want %q", err, test.want)
+			}
+		})
+	}
+}
+
 // passing is empty and moves a clock when it is read.
 type passing struct {
 	clock *time.Time
