@@ -433,6 +433,14 @@ func (r recipe) built() bool {
 	return err == nil
 }
 
+// unstamp makes the component count as not built until it is stamped again: a fetch or build that is interrupted may have replaced a part of it.
+func (r recipe) unstamp() error {
+	if err := os.Remove(r.Path(r.root) + ".stamp"); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
 // environment is that of a task. The same one means that what two tasks share is compiled once.
 func environment(cgo, arch string) []string {
 	return []string{"CGO_ENABLED=" + cgo, "GOARCH=" + cmp.Or(arch, runtime.GOARCH)}
@@ -457,6 +465,9 @@ func (r recipe) build(ctx context.Context, e *estimate) (err error) {
 	if r.built() { // by another program meanwhile
 		e.finish(t)
 		return nil
+	}
+	if err := r.unstamp(); err != nil {
+		return err
 	}
 	e.printf("building %s (%s %s)\n", r.Name, r.Module, r.version)
 	begun := time.Now()

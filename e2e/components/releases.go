@@ -129,6 +129,9 @@ func (r recipe) fetch(ctx context.Context, progress io.Writer, fetcher *fetch.Fe
 	if r.built() { // by another program meanwhile
 		return nil
 	}
+	if err := r.unstamp(); err != nil {
+		return err
+	}
 	fmt.Fprintf(progress, "fetching %s %s from %s\n", r.Name, r.version, r.files[0].URL)
 	if len(r.files) == 1 {
 		err = fetcher.Fetch(ctx, r.files[0], path)

@@ -105,6 +105,24 @@ func TestSeveralProgramsOfAReleaseAreStartedByTheirNames(t *testing.T) {
 	r.wants("fetched in place of what was compiled", "fetched|two|words and more|")
 }
 
+// After a fetch of another release that has replaced a part of the programs and has failed then, as after Ctrl-C, the first one is fetched again.
+func TestAPartOfAnotherReleaseIsNotTakenForThisOne(t *testing.T) {
+	r := newReleased(t, "one", "two", "three")
+	r.tiny.release = func(version, _ string) []fetch.File { return kubernetesRelease(version, "amd64", "one", "two") }
+	r.wants("fetched", "fetched|two|words and more|")
+	r.files["/release/v0.47.0/bin/linux/amd64/three"] += "# more\n"
+	r.tiny.release = func(version, _ string) []fetch.File { return kubernetesRelease(version, "amd64", "two", "three") }
+	if _, _, err := r.build(); err == nil {
+		t.Fatal("another release is fetched")
+	}
+	asked := r.asked
+	r.tiny.release = func(version, _ string) []fetch.File { return kubernetesRelease(version, "amd64", "one", "two") }
+	r.wants("fetched again", "fetched|two|words and more|")
+	if r.asked == asked {
+		t.Error("the server was not asked again")
+	}
+}
+
 func TestWhatCannotBeFetchedIsCompiled(t *testing.T) {
 	r := newReleased(t, "one")
 	delete(r.files, "/release/v0.47.0/bin/linux/amd64/one")

@@ -9,11 +9,13 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/sha512"
+	"debug/elf"
 	_ "embed"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"net/url"
@@ -127,6 +129,11 @@ func (f *Fetcher) Fetch(ctx context.Context, file File, to string) error {
 			return fmt.Errorf("unpack %s: %w", file.URL, err)
 		}
 	}
+	if want == "" { // a proxy may answer with a page
+		if err := isProgram(program); err != nil {
+			return fmt.Errorf("%s is not used: %w", file.URL, err)
+		}
+	}
 	if err := os.Chmod(program, 0o755); err != nil {
 		return err
 	}
@@ -134,6 +141,20 @@ func (f *Fetcher) Fetch(ctx context.Context, file File, to string) error {
 		return err
 	}
 	return os.Rename(program, to)
+}
+
+// isProgram returns an error unless a file is a program of Linux.
+func isProgram(path string) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	begin := make([]byte, len(elf.ELFMAG))
+	if n, err := io.ReadFull(file, begin); string(begin[:n]) != elf.ELFMAG {
+		return errors.Join(fmt.Errorf("it is no program, it begins with %q", begin[:n]), err)
+	}
+	return nil
 }
 
 // want returns the checksum that a file must have and where that is from; an empty one if nobody knows.
@@ -151,16 +172,11 @@ func (f *Fetcher) want(ctx context.Context, file File) (sum, source string, err 
 	if file.Sums == "" {
 		return "", "", nil
 	}
-	response, err := f.request(ctx, http.MethodGet, file.Sums)
-	if err != nil {
+	var text strings.Builder
+	if err := f.get(ctx, file.Sums, &text, 1<<20); err != nil {
 		return "", "", err
 	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(response.Body, 1<<20))
-	if err != nil {
-		return "", "", fmt.Errorf("read %s: %w", file.Sums, err)
-	}
-	if sum = published(string(text), path.Base(file.URL)); sum == "" {
+	if sum = published(text.String(), path.Base(file.URL)); sum == "" {
 		return "", "", fmt.Errorf("%s has no checksum of %s", file.Sums, path.Base(file.URL))
 	}
 	return sum, "in " + file.Sums, nil
@@ -196,15 +212,6 @@ func published(text, name string) string {
 
 // download writes what an URL has to a file and returns its checksum, of the kind that is wanted.
 func (f *Fetcher) download(ctx context.Context, url, to, want string) (sum string, err error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	silence := time.AfterFunc(f.Patience, func() { cancel(fmt.Errorf("nothing came for %s", f.Patience)) })
-	defer silence.Stop()
-	response, err := f.request(ctx, http.MethodGet, url)
-	if err != nil {
-		return "", err
-	}
-	defer response.Body.Close()
 	out, err := os.Create(to)
 	if err != nil {
 		return "", err
@@ -213,14 +220,31 @@ func (f *Fetcher) download(ctx context.Context, url, to, want string) (sum strin
 	if strings.HasPrefix(want, "sha512:") {
 		kind, digest = "sha512", sha512.New()
 	}
-	_, err = io.Copy(io.MultiWriter(out, digest), &heard{response.Body, silence, f.Patience})
+	err = f.get(ctx, url, io.MultiWriter(out, digest), math.MaxInt64)
 	if err = errors.Join(err, out.Close()); err != nil {
+		return "", err
+	}
+	return kind + ":" + hex.EncodeToString(digest.Sum(nil)), nil
+}
+
+// get copies at most so many bytes of what an URL has. It gives up on a server that is silent.
+func (f *Fetcher) get(ctx context.Context, url string, to io.Writer, most int64) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	silence := time.AfterFunc(f.Patience, func() { cancel(fmt.Errorf("nothing came for %s", f.Patience)) })
+	defer silence.Stop()
+	response, err := f.request(ctx, http.MethodGet, url)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if _, err := io.Copy(to, io.LimitReader(&heard{response.Body, silence, f.Patience}, most)); err != nil {
 		if cause := context.Cause(ctx); cause != nil {
 			err = cause
 		}
-		return "", fmt.Errorf("download %s: %w", url, err)
+		return fmt.Errorf("download %s: %w", url, err)
 	}
-	return kind + ":" + hex.EncodeToString(digest.Sum(nil)), nil
+	return nil
 }
 
 // heard is a reader that starts a timer anew whenever something came.

@@ -6,6 +6,7 @@ import (
 	"compress/gzip"
 	"crypto/sha256"
 	"crypto/sha512"
+	"debug/elf"
 	"errors"
 	"fmt"
 	"net/http"
@@ -25,7 +26,7 @@ var proxied atomic.Int32
 func TestMain(m *testing.M) {
 	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		proxied.Add(1)
-		fmt.Fprint(w, "through the proxy to "+r.URL.Host)
+		fmt.Fprint(w, elf.ELFMAG+" through the proxy to "+r.URL.Host)
 	}))
 	os.Setenv("HTTP_PROXY", proxy.URL)
 	m.Run()
@@ -61,9 +62,12 @@ func serve(t *testing.T) *release {
 	npd := archive(t, "config/kernel-monitor.json", "{}", "bin/node-problem-detector", "npd")
 	r.files["/npd/npd.tar.gz"] = npd
 	r.files["/npd/npd.tar.gz.sha512"] = fmt.Appendf(nil, "%x  npd.tar.gz\n", sha512.Sum512(npd))
-	r.files["/kwok/kwok-linux-amd64"] = []byte("kwok")
+	r.files["/kwok/kwok-linux-amd64"] = []byte(kwokText)
 	return r
 }
+
+// kwokText is a program that no checksum is published of.
+const kwokText = elf.ELFMAG + "kwok"
 
 func archive(t *testing.T, namesAndTexts ...string) []byte {
 	t.Helper()
@@ -131,7 +135,7 @@ func TestEachLayoutIsProven(t *testing.T) {
 		"dl.k8s.io": {r.kubelet(), "#!/bin/sh\necho kubelet\n"},
 		"etcd":      {File{r.URL + "/etcd/v3.7.0/etcd-v3.7.0-linux-amd64.tar.gz", r.URL + "/etcd/v3.7.0/SHA256SUMS", "etcd"}, "etcd"},
 		"NPD":       {File{r.URL + "/npd/npd.tar.gz", r.URL + "/npd/npd.tar.gz.sha512", "bin/node-problem-detector"}, "npd"},
-		"KWOK":      {r.kwok(), "kwok"},
+		"KWOK":      {r.kwok(), kwokText},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHome(t)
@@ -192,8 +196,8 @@ func TestAReleaseThatHasChangedSinceItsFirstUseIsRefused(t *testing.T) {
 
 func TestAPinnedChecksumComesFirst(t *testing.T) {
 	r, h := serve(t), newHome(t)
-	h.pinned = fmt.Sprintf("# comment\nsha512:%x %s\n", sha512.Sum512([]byte("kwok")), r.kwok().URL)
-	if text, err := h.fetch(r.kwok()); err != nil || text != "kwok" {
+	h.pinned = fmt.Sprintf("# comment\nsha512:%x %s\n", sha512.Sum512([]byte(kwokText)), r.kwok().URL)
+	if text, err := h.fetch(r.kwok()); err != nil || text != kwokText {
 		t.Errorf("%q, %v", text, err)
 	}
 	h.pinned = fmt.Sprintf("sha256:%x %s\n", sha256.Sum256(nil), r.kubelet().URL)
@@ -227,14 +231,31 @@ func TestWhatIsMissingIsNamed(t *testing.T) {
 	}
 }
 
-// Both servers send the beginning of the program: one keeps silent then, the other hangs up.
+// The first use of a file without a checksum is trusted, but a proxy that answers with a page is not taken for the release.
+func TestAPageIsNoProgram(t *testing.T) {
+	r, h := serve(t), newHome(t)
+	r.files["/kwok/kwok-linux-amd64"] = []byte("<html>blocked</html>")
+	if _, err := h.fetch(r.kwok()); err == nil || err.Error() != r.kwok().URL+` is not used: it is no program, it begins with "<htm"` {
+		t.Errorf("got %v", err)
+	}
+	r.files["/kwok/kwok-linux-amd64"] = []byte(kwokText)
+	if text, err := h.fetch(r.kwok()); err != nil || text != kwokText {
+		t.Errorf("the release itself: %q, %v", text, err)
+	}
+}
+
+// The servers send a beginning, of the program or of its checksum: then they keep silent, or one hangs up.
 func TestADownloadThatStallsOrBreaksIsGivenUp(t *testing.T) {
+	stalls := func(r *http.Request) { <-r.Context().Done() }
 	for name, c := range map[string]struct {
-		then func(*http.Request)
-		want string
+		sums     string
+		patience time.Duration
+		then     func(*http.Request)
+		want     string
 	}{
-		"stalls": {func(r *http.Request) { <-r.Context().Done() }, "nothing came for 100ms"},
-		"breaks": {func(*http.Request) { panic(http.ErrAbortHandler) }, "unexpected EOF"},
+		"stalls":          {"", 100 * time.Millisecond, stalls, "nothing came for 100ms"},
+		"stalls its sums": {"/sums", 100 * time.Millisecond, stalls, "nothing came for 100ms"},
+		"breaks":          {"", time.Minute, func(*http.Request) { panic(http.ErrAbortHandler) }, "unexpected EOF"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -245,9 +266,13 @@ func TestADownloadThatStallsOrBreaksIsGivenUp(t *testing.T) {
 			}))
 			t.Cleanup(server.Close)
 			h := newHome(t)
-			h.Fetcher = fetcher(100*time.Millisecond, h.Record, "")
-			_, err := h.fetch(File{URL: server.URL})
-			if refused := (*Refused)(nil); err == nil || errors.As(err, &refused) || err.Error() != "download "+server.URL+": "+c.want {
+			h.Fetcher = fetcher(c.patience, h.Record, "")
+			file := File{URL: server.URL}
+			if c.sums != "" {
+				file.Sums = server.URL + c.sums
+			}
+			_, err := h.fetch(file)
+			if refused := (*Refused)(nil); err == nil || errors.As(err, &refused) || err.Error() != "download "+server.URL+c.sums+": "+c.want {
 				t.Errorf("got %v", err)
 			}
 		})
@@ -257,7 +282,7 @@ func TestADownloadThatStallsOrBreaksIsGivenUp(t *testing.T) {
 func TestAPartOfAnEarlierTryIsNotUsed(t *testing.T) {
 	r := serve(t)
 	for file, want := range map[File]string{
-		r.kwok(): "kwok",
+		r.kwok(): kwokText,
 		{r.URL + "/etcd/v3.7.0/etcd-v3.7.0-linux-amd64.tar.gz", r.URL + "/etcd/v3.7.0/SHA256SUMS", "etcd"}: "etcd",
 	} {
 		h := newHome(t)
@@ -279,7 +304,7 @@ func TestAPartOfAnEarlierTryIsNotUsed(t *testing.T) {
 func TestAProxyIsUsed(t *testing.T) {
 	h, before := newHome(t), proxied.Load()
 	text, err := h.fetch(File{URL: "http://releases.example/kwok"})
-	if err != nil || text != "through the proxy to releases.example" || proxied.Load() != before+1 {
+	if err != nil || text != elf.ELFMAG+" through the proxy to releases.example" || proxied.Load() != before+1 {
 		t.Errorf("%q, %v", text, err)
 	}
 }
