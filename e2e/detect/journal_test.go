@@ -123,7 +123,7 @@ exec sleep 60
 	if err := os.WriteFile(journalctl, fmt.Appendf(nil, script, cutAfter), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	args := []string{"-state-dir", filepath.Join(dir, "state"), "-journal", "-journal-dir", journal, "-journalctl", journalctl, "-timeout", "4s"}
+	args := []string{"-state-dir", filepath.Join(dir, "state"), "-journal", "-journal-dir", journal, "-journalctl", journalctl, "-timeout", "12s"}
 	if out, _ := exec.Command(xid, args...).Output(); !strings.Contains(string(out), "still reading the journal") {
 		t.Errorf("the first run has answered %q", out)
 	}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -246,7 +247,7 @@ func TestReaderSurvivesAnOverrun(t *testing.T) {
 	marker := fmt.Sprintf("pitcrew after the flood %d", time.Now().UnixNano())
 	fmt.Fprintln(kernelLog(t), marker)
 	bodies := drain(t, r)
-	if len(bodies) == 0 || !strings.HasSuffix(strings.Join(bodies, "\n"), marker) {
+	if !slices.Contains(bodies, marker) { // others may write to the log, too
 		t.Errorf("the record after the overrun is missing; %d records read, %d lost", len(bodies), r.Lost())
 	}
 	if lost, written := r.Lost()-before, r.Seq()-behind; lost >= written {

@@ -182,7 +182,7 @@ func TestARunThatComesToNothingIsUnknownAndLeavesTheReport(t *testing.T) {
 	}
 	n.dcgm("hang")
 	start := time.Now()
-	n.diag("exit 2\nunknown: no answer within 3s", "-timeout", "4s")
+	n.diag("exit 2\nunknown: no answer within 6s", "-timeout", "8s")
 	if took := time.Since(start); took > time.Minute {
 		t.Errorf("a diagnostic that hangs took %s", took)
 	}
@@ -629,7 +629,7 @@ func TestTheReportAndTheWatchesHideNoFaultOfEachOther(t *testing.T) {
 	if err := os.Remove(filepath.Join(n.State(), "maintenance")); err != nil {
 		t.Fatal(err)
 	}
-	args := []string{"-health", "-hostengine", "10.0.0.1:5555", "-timeout", "4s"}
+	args := []string{"-health", "-hostengine", "10.0.0.1:5555", "-timeout", "8s"}
 	const sick = "exit 1\nReplace dcgm gpu 1: diag test memory failed, row remapping failed: bad; health watches: not read: "
 	n.Want(sick+"DCGM: no connection to the host engine at 10.0.0.1:5555: Host engine connection invalid/disconnected (see docs/dcgm.md)", args...)
 	n.dcgm("connect 10.0.0.1:5555", "watch -1")

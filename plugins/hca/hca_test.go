@@ -486,7 +486,7 @@ func TestAPortThatHangsHidesNoOther(t *testing.T) {
 			n.down("mlx5_0")
 			n.down("mlx5_1")
 			n.hang("sys/class/infiniband/" + test.file)
-			n.want("exit 1\n"+test.want+"\n", "-timeout", "2s")
+			n.want("exit 1\n"+test.want+"\n", "-timeout", "4s")
 		})
 	}
 }
@@ -495,5 +495,5 @@ func TestAPortThatHangsIsUnknown(t *testing.T) {
 	n := newNode(t)
 	n.want(fine)
 	n.hang("sys/class/infiniband/mlx5_1/ports/1/state")
-	n.want("exit 2\nunknown: hca mlx5_1 port 1: did not answer in time\n", "-timeout", "2s")
+	n.want("exit 2\nunknown: hca mlx5_1 port 1: did not answer in time\n", "-timeout", "4s")
 }

@@ -27,7 +27,7 @@ func TestAServerThatDoesNotAnswer(t *testing.T) {
 	defer server.Close()
 	cmd := exec.Command("sh", "-c", "set -e; cd "+dir+"; mount --make-rprivate /; mount -t proc proc /proc; mkdir data other; "+
 		"mount -i -t fuse -o fd=3,rootmode=40000,user_id=0,group_id=0 nas:/export data; mount -t tmpfs scratch other\n"+
-		"p='"+binary+" -procfs /proc -state-dir "+dir+"/state -timeout 1s -types fuse,tmpfs'\n"+
+		"p='"+binary+" -procfs /proc -state-dir "+dir+"/state -timeout 8s -types fuse,tmpfs'\n"+
 		"for after in 1h 0s; do $p -mount-after $after 3>&- || true; done; grep -l '^hung-ask$' /proc/[0-9]*/comm | wc -l\n"+
 		"read _\nexec 3>&-; while grep -q '^hung-ask$' /proc/[0-9]*/comm; do :; done 2>/dev/null; $p || true")
 	cmd.ExtraFiles = []*os.File{server}

@@ -98,7 +98,7 @@ func TestAToolThatHangsHidesNoErrorOfTheDriver(t *testing.T) {
 	n := newNode(t)
 	n.write("mx-smi", "#!/bin/sh\nexec sleep 60")
 	n.write("kmsg", "3,7,1000,-;METAX.B800.ATU.ERROR")
-	n.want("exit 1\nInspect gpu 0000:08:00.0: ATU ERROR; mx-smi: not read: "+n.path("mx-smi")+" -L: did not answer in time\n", "-timeout", "2s")
+	n.want("exit 1\nInspect gpu 0000:08:00.0: ATU ERROR; mx-smi: not read: "+n.path("mx-smi")+" -L: did not answer in time\n", "-timeout", "4s")
 }
 
 func FuzzParseList(f *testing.F) {

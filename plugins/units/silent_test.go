@@ -86,7 +86,7 @@ func TestASystemdThatStopsToAnswerHidesNothingItHasSaid(t *testing.T) {
 	binary := npdtest.Build(t)
 	socket := silent(t, nil)
 	want := "exit 2\nunknown: systemd at " + socket + ": did not answer in time\n"
-	if got := npdtest.Run(t, binary, "-systemd", socket, "-state-dir", t.TempDir(), "-timeout", "1s"); got != want {
+	if got := npdtest.Run(t, binary, "-systemd", socket, "-state-dir", t.TempDir(), "-timeout", "4s"); got != want {
 		t.Errorf("no answer: got %swant %s", got, want)
 	}
 	socket = silent(t, []listed{
@@ -95,7 +95,7 @@ func TestASystemdThatStopsToAnswerHidesNothingItHasSaid(t *testing.T) {
 	})
 	want = "exit 1\nInspect unit containerd.service: failed; unit containerd.service: not read: did not answer in time; " +
 		"unit kubelet.service: not read: did not answer in time\n"
-	if got := npdtest.Run(t, binary, "-systemd", socket, "-state-dir", t.TempDir(), "-timeout", "1s"); got != want {
+	if got := npdtest.Run(t, binary, "-systemd", socket, "-state-dir", t.TempDir(), "-timeout", "4s"); got != want {
 		t.Errorf("only a list: got %swant %s", got, want)
 	}
 }
@@ -112,5 +112,5 @@ func TestALogThatHangsHidesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.until("exit 1\nInspect unit kubelet.service: failed (Result: exit-code, status=1); "+
-		"unit nvidia-fabricmanager.service: failed (Result: exit-code, status=1)\n", "-fabric-manager-log", log, "-timeout", "2s")
+		"unit nvidia-fabricmanager.service: failed (Result: exit-code, status=1)\n", "-fabric-manager-log", log, "-timeout", "4s")
 }

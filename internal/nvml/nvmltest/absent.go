@@ -21,7 +21,7 @@ func Absent(n *Node, healthy, noDriver, noGPU string, mismatch [2]string) {
 	n.Say()
 	n.Want("exit 2\nunknown: NVML: couldn't communicate with the NVIDIA driver", "-driver-root", n.debian())
 	n.Say("hang nvmlInit_v2")
-	n.Want("exit 2\nunknown: no answer within 2.25s", "-timeout", "3s")
+	n.Want("exit 2\nunknown: no answer within 6s", "-timeout", "8s")
 
 	n.Say("init 18")
 	n.Module("")
