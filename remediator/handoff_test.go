@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"encoding/pem"
 	"errors"
@@ -56,12 +57,15 @@ func TestTheHandOffIsWrittenWithTheTaintAndRemoved(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	events, err := watch.Watch(t.Context(), &corev1.NodeList{}, client.MatchingFields{"metadata.name": name})
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	events, err := watch.Watch(ctx, &corev1.NodeList{}, client.MatchingFields{"metadata.name": name})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer events.Stop()
 	tm.report(name, "True", ecc)
+	seen := false
 	for e := range events.ResultChan() {
 		n, ok := e.Object.(*corev1.Node)
 		if !ok || !strings.Contains(taints(n), ourTaint) {
@@ -71,7 +75,11 @@ func TestTheHandOffIsWrittenWithTheTaintAndRemoved(t *testing.T) {
 			n.Annotations["cluster-autoscaler.kubernetes.io/scale-down-disabled"] != "true" || n.Annotations[conditions.AnnotationQuarantine] == "" {
 			t.Errorf("tainted %q with labels %v and annotations %v", taints(n), n.Labels, slices.Sorted(maps.Keys(n.Annotations)))
 		}
+		seen = true
 		break
+	}
+	if !seen {
+		t.Error("the watch of the node has ended before its taint")
 	}
 
 	tm.patch(name, `{"metadata":{"labels":{"example.com/kept":"yours"}}}`)

@@ -153,7 +153,7 @@ func TestAReplicaThatDoesNotLeadWritesNothing(t *testing.T) {
 	}
 	t.Cleanup(proxy.Close)
 	tm.report(tm.nodes[0], "True", lost)
-	standby, err := tm.RunRemediator(t.Context(), proxy, "-policy", tm.policy(1, "restartJobs: true"), "-lease-duration=3s")
+	standby, err := tm.RunRemediator(t.Context(), proxy, "-policy", tm.policy(1, "restartJobs: true"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +161,7 @@ func TestAReplicaThatDoesNotLeadWritesNothing(t *testing.T) {
 	tm.until("the standby has looked at the lease for some time", func() error {
 		mu.Lock()
 		defer mu.Unlock()
-		if looks < 10 {
+		if looks < 5 {
 			return fmt.Errorf("%d times", looks)
 		}
 		return nil

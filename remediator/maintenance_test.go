@@ -123,10 +123,10 @@ func TestTheConditionOfARepairSurvivesADeathAfterEveryWrite(t *testing.T) {
 		}
 		return err
 	})
+	emptied := len(versions())
 	if err := tm.Client.Delete(t.Context(), train); err != nil {
 		t.Fatal(err)
 	}
-	emptied := len(versions())
 	tm.maintains(name, shownRepair)
 	tm.until("the node is released", func() error {
 		tm.endReset(name)

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -162,6 +163,21 @@ func (s *scene) tenant(namespace string) client.Client {
 		if err := s.admin.Create(s.Context(), object); err != nil {
 			s.Fatal(err)
 		}
+	}
+	for _, may := range []authorizationv1.ResourceAttributes{{Resource: "pods"}, {Group: "jobset.x-k8s.io", Resource: "jobsets"}} {
+		may.Verb, may.Namespace = "create", namespace
+		s.until("the API server has read the tenant's roles", func() error {
+			review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+				User: "system:serviceaccount:" + namespace + ":" + name, ResourceAttributes: &may,
+			}}
+			if err := s.admin.Create(s.Context(), review); err != nil {
+				return err
+			}
+			if !review.Status.Allowed {
+				return fmt.Errorf("it may not create %s: %s", may.Resource, review.Status.Reason)
+			}
+			return nil
+		})
 	}
 	cfg, err := s.cluster.ServiceAccountConfig(s.Context(), namespace, name)
 	if err != nil {

@@ -48,7 +48,9 @@ func (r reporter) podOn(node string) *corev1.Pod {
 		Containers: []corev1.Container{{Name: "train", Image: "train"}},
 	}}
 	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: r.namespace, GenerateName: "train-"}, Spec: batchv1.JobSpec{Template: template}}
-	r.until("the tenant's roles are in force", func() error { return client.IgnoreAlreadyExists(r.client.Create(r.Context(), job)) })
+	if err := r.client.Create(r.Context(), job); err != nil {
+		r.Fatal(err)
+	}
 	pod := &corev1.Pod{}
 	r.until("the tenant's pod runs on "+node, func() error {
 		var pods corev1.PodList
