@@ -88,27 +88,27 @@ test-components:
 	@go run ./e2e/components/build $(SHARED)
 
 # The tests that write to the kernel log wait more than they compute, and those that need cgo are few: they run beside the others.
-test: test-components nft chromium bin/debian ## what to run before a commit: the pure tests, and those on a real control plane with KWOK, JobSet, NPD and helm
+test: test-components chromium bin/debian ## what to run before a commit: the pure tests, and those on a real control plane with KWOK, JobSet, NPD and helm
 	@$(MAKE) --no-print-directory --old-file=test-components --keep-going --jobs=3 test-packages test-kernel-log test-cgo
 
 # Without WITHOUT.
-test-packages: test-components nft chromium bin/debian
+test-packages: test-components chromium bin/debian
 	@$(call GOTEST,$$(go list $(addprefix ./,$(FIRST)) ./... | awk '!seen[$$0]++' | \
 		grep -vE '/pitcrew/($(subst $() ,|,$(strip $(WITH_CGO) $(KERNEL_LOG) $(REAL_NODE) $(OPERATORS) $(SLOW) $(SITE) $(HISTORY) e2e/lint e2e/vuln $(WITHOUT))))$$'),$(TEST_FLAGS))
 
 test-cgo: test-components bin/debian ## the plugins that load NVIDIA's libraries
 	@export CGO_ENABLED=1; $(call GOTEST,$(addprefix ./,$(filter-out $(WITHOUT),$(WITH_CGO))),$(TEST_FLAGS))
 
-test-kernel-log: test-components nft bin/debian ## the tests that write to this machine's kernel log
+test-kernel-log: test-components programs bin/debian ## the tests that write to this machine's kernel log
 	@$(call GOTEST,$(addprefix ./,$(KERNEL_LOG)),-timeout 30m -p=1)
 
-test-slow: test-components nft ## an API server that is away or silent, chaos, a thousand nodes, also hostile ones, false alarms, the steps of docs/add-a-check.md, the kit for GPUs, the fetch of components, a release
+test-slow: test-components programs ## an API server that is away or silent, chaos, a thousand nodes, also hostile ones, false alarms, the steps of docs/add-a-check.md, the kit for GPUs, the fetch of components, a release
 	@$(call GOTEST,$(addprefix ./,$(SLOW)),$(TEST_FLAGS))
 
-test-race: test-components ## the packages whose own code runs in several goroutines, with the race detector
+test-race: test-components programs bin/debian ## the packages whose own code runs in several goroutines, with the race detector
 	@export CGO_ENABLED=1; $(call GOTEST,$(addprefix ./,$(RACED)),-race $(RACE_FLAGS))
 
-test-node: nft bin/debian bin/images/debian ## on this machine's own kernel with a real kubelet and containerd (as root)
+test-node: programs bin/debian bin/images/debian ## on this machine's own kernel with a real kubelet and containerd (as root)
 	@go run ./e2e/components/build $(SHARED) kubelet dra-example-driver
 	@$(call GOTEST,$(addprefix ./,$(REAL_NODE)),-timeout 60m -p=1)
 
@@ -127,7 +127,7 @@ CI := ci-test-node ci-test-packages ci-test-race ci-test-operators ci-test-slow 
 ci-test-node: THEN := test-kernel-log test-cgo
 ci-lint ci-test-images: NICE := nice
 .PHONY: ci $(CI)
-ci: test-components nft chromium bin/debian bin/images/debian
+ci: test-components chromium bin/debian bin/images/debian
 	@$(MAKE) --no-print-directory --keep-going --jobs=3 $(CI)
 
 $(CI): ci-%:
@@ -146,9 +146,9 @@ chaos: components ## random worlds beside real remediators that are killed: make
 		-world $(or $(WORLD),1m)
 
 # The versions of Kubernetes before the newest, and the tests of what they do not serve: DeviceTaintRules and policies that change objects
-# (1.36), the condition of a repair (1.37).
+# came with 1.36, the condition of a repair with 1.37.
 OLDER := $(patsubst e2e/components/kubernetes-%,%,$(wildcard e2e/components/kubernetes-*))
-NEWER := Device|InjectedContainer|TheConditionOfARepair
+NEWER = TheConditionOfARepair$(if $(filter 1.34 1.35,$*),|Device|InjectedContainer)
 
 .PHONY: older $(OLDER:%=older-%)
 older: $(OLDER:%=older-%)
@@ -185,7 +185,7 @@ lint: shellcheck ## the rules of .golangci.yml, tests of these rules, workflows,
 	CGO_ENABLED=1 GOFLAGS='$(filter-out -trimpath,$(GOFLAGS))' $(LINTER) run $(addprefix ./,$(WITH_CGO))
 	cd images/build && ../../$(LINTER) run ./...
 	bin/components/actionlint
-	@if command -v shellcheck >/dev/null; then set -x; shellcheck $$(git grep -lE '^#!.*\b(ba)?sh$$' -- '*.sh' .ci '*/testdata/*-smi' 'kubectl-pitcrew/*complete*'); fi
+	@if ! command -v shellcheck >/dev/null; then echo "shellcheck is missing: scripts are not checked"; [ -z "$${CI:-}" ]; else set -x; shellcheck $$(git grep -lE '^#!.*\b(ba)?sh$$' -- '*.sh' .ci '*/testdata/*-smi' 'kubectl-pitcrew/*complete*'); fi
 	go test -vet=off -ldflags=-s -count=1 ./e2e/lint ./e2e/vuln
 	@$(MAKE) --no-print-directory vuln
 
@@ -193,7 +193,7 @@ vuln: ## known vulnerabilities in what the programs call; a database that cannot
 	@CGO_ENABLED=1 go run ./e2e/vuln ./plugins/... ./remediator ./preflight ./repair ./kubectl-pitcrew ./images/install
 
 generate: ## the pages of conditions, Xids and policy, the policy's schema, the alerts, the chart's copies and schema, and install.yaml, from their sources
-	go test ./internal/xid -run Page -update
+	go test ./internal/xid -run UpToDate -update
 	go test ./monitors -run Page -update
 	go test ./remediator/policy -run Page -update
 	go test ./manifests/alerts -run Generated -update
@@ -205,7 +205,7 @@ verify: ## fail if formatting, modules or generated files are not as committed, 
 		$(call RETRY,diff="$$(go -C $$module mod tidy -diff)" || [ -n "$$diff" ]); \
 		[ -z "$$diff" ] && go -C $$module mod verify >/dev/null || { echo "$$diff"; echo "$$module/go.mod is not tidy, or a module is not as published"; exit 1; }; done
 	@go run ./e2e/components/build helm
-	go test -vet=off -ldflags=-s ./monitors ./remediator/policy ./manifests/alerts ./manifests/chart -run 'UpToDate|Generated'
+	go test -vet=off -ldflags=-s ./internal/xid ./monitors ./remediator/policy ./manifests/alerts ./manifests/chart -run 'UpToDate|Generated'
 
 fuzz: ## fuzz every parser, FUZZTIME each
 	@git ls-files '*_test.go' | xargs grep -Ho '^func Fuzz[A-Za-z]*' | sed 's/:func / /' | while read -r file name; do \
@@ -273,15 +273,18 @@ nft:
 		if command -v apt-get >/dev/null; then echo "installs nftables with apt-get"; $(APT) update && $(APT) install -y nftables >/dev/null; \
 		else echo "nft is missing: with the package nftables of your distribution the kernel itself would write the records"; fi; fi
 
-# A test has the kernel shut down a real XFS filesystem. After nft, because apt-get runs once at a time.
-.PHONY: xfs
-xfs: nft
-	@if [ "$$(id -u)" = 0 ] && ! command -v mkfs.xfs >/dev/null && ! [ -x /usr/sbin/mkfs.xfs ]; then \
-		$(APT) update && $(APT) install -y --no-install-recommends xfsprogs >/dev/null; fi
+# What the tests run of the machine's own programs, each with its package, where Debian 12 does not have it or a container of it has left it out.
+# After nft, because apt-get runs once at a time.
+PROGRAMS := mkfs.xfs=xfsprogs mkfs.ext4=e2fsprogs ip=iproute2 journalctl=systemd ps=procps
+.PHONY: programs
+programs: nft
+	@missing=; for p in $(PROGRAMS); do PATH="$$PATH:/usr/sbin:/sbin" command -v "$${p%=*}" >/dev/null || missing+=" $${p#*=}"; done; \
+	if [ "$$(id -u)" = 0 ] && [ -n "$$missing" ]; then echo "installs$$missing with apt-get"; \
+		$(APT) update && $(APT) install -y --no-install-recommends $$missing >/dev/null; fi
 
 # A test looks at HTML pages in a real browser: about 100 MB from Debian.
 .PHONY: chromium
-chromium: xfs
+chromium: programs
 	@if [ "$$(id -u)" = 0 ] && ! command -v chromium-headless-shell >/dev/null; then \
 		$(APT) update && $(APT) install -y --no-install-recommends chromium-headless-shell fonts-liberation >/dev/null; fi
 

@@ -71,3 +71,30 @@ func TestCIRunsEveryTargetOfTests(t *testing.T) {
 		t.Errorf("CI runs (+) other targets than the Makefile has (-):\n%s", diff)
 	}
 }
+
+// nightly are the targets of `make nightly`.
+var nightly = regexp.MustCompile(`(?m)^nightly: (.*) ## `)
+
+func TestTheNightRunsWhatIsTooLongForCI(t *testing.T) {
+	root, err := components.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	workflow, err := os.ReadFile(filepath.Join(root, ".github/workflows/nightly.yml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	match := nightly.FindStringSubmatch(string(makefile))
+	if match == nil {
+		t.Fatal("the Makefile has no target nightly")
+	}
+	for _, target := range append(strings.Fields(match[1]), "site", "chaos", "test-operators") {
+		if !regexp.MustCompile(`run: make .*\b` + target + `\b`).Match(workflow) {
+			t.Errorf("nightly.yml does not run make %s", target)
+		}
+	}
+}

@@ -187,7 +187,7 @@ func leads(r *outage.Replica) error {
 
 func TestSilentWatchesAreNoticed(t *testing.T) {
 	if !*silences {
-		return
+		t.Skip("make silences runs it")
 	}
 	t.Run("streams swallowed", func(t *testing.T) {
 		s, proxy := silentProxy(t, clustertest.Get(t))

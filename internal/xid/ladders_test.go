@@ -114,9 +114,9 @@ checks of Xids for GB200 and GB300; only the rows of 46 and 48 (drain, reset the
 `
 )
 
-// TestPageOfLadders fails when a class of ours differs from another table's and testdata/ladders.csv has no reason, or when it has one for
+// TestThePageOfLaddersIsUpToDate fails when a class of ours differs from another table's and testdata/ladders.csv has no reason, or when it has one for
 // what does not differ. The page is made from both.
-func TestPageOfLadders(t *testing.T) {
+func TestThePageOfLaddersIsUpToDate(t *testing.T) {
 	all := ladders(t)
 	var b strings.Builder
 	b.WriteString(pageHead)
