@@ -145,10 +145,10 @@ chaos: components ## random worlds beside real remediators that are killed: make
 	go test ./e2e/chaos -vet=off $(TAGS:%=-tags %) -count=1 -timeout 0 -v -run 'TestChaos$$' -args -seed $(or $(SEED),5) -for $(or $(FOR),1m) \
 		-world $(or $(WORLD),1m)
 
-# The versions of Kubernetes before the newest, and the tests of what they do not serve: DeviceTaintRules and policies that change objects
-# came with 1.36, the condition of a repair with 1.37.
+# The versions of Kubernetes before the newest, and the tests of what they do not serve: policies that change objects came with 1.36, and so did
+# DeviceTaintRules, which TestDevicesOnKubernetes136 has; the version of these that the other tests use came with 1.37, as did the condition of a repair.
 OLDER := $(patsubst e2e/components/kubernetes-%,%,$(wildcard e2e/components/kubernetes-*))
-NEWER = TheConditionOfARepair$(if $(filter 1.34 1.35,$*),|Device|InjectedContainer)
+NEWER = TheConditionOfARepair|$(if $(filter 1.34 1.35,$*),Device|InjectedContainer,Device([^s]|s[^OF]))
 
 .PHONY: older $(OLDER:%=older-%)
 older: $(OLDER:%=older-%)

@@ -294,7 +294,8 @@ func TestANodeThatFailsItsLocalCheckReportsIt(t *testing.T) {
 				check = "echo 7 of 8 GPUs; exit 1"
 			}
 			cmd := exec.CommandContext(t.Context(), "ip", "netns", "exec", names[i], binary, "-rank", fmt.Sprint(i), "-size", fmt.Sprint(n),
-				"-leader", "10.77.0.1", "-node", fmt.Sprintf("node-%d", i), "-tcp-duration", "100ms", "-check", check, "-out", folder)
+				"-leader", "10.77.0.1", "-node", fmt.Sprintf("node-%d", i), "-check", check, "-out", folder,
+				"-command", "echo Avg bus bandwidth : 40") // on a busy machine a network is not always as fast
 			cmd.Env = append(os.Environ(), "POD_NAMESPACE=team", "WORKLOAD=train")
 			_ = cmd.Run() // the exit code is checked below
 			codes[i] = cmd.ProcessState.ExitCode()

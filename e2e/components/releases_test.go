@@ -48,8 +48,13 @@ func newReleased(t *testing.T, programs ...string) *released {
 		path, text := "/release/v0.47.0/bin/linux/amd64/"+program, "#!/bin/sh\nprintf '%s|' fetched "+program+" \"$@\"\n"
 		r.files[path], r.files[path+".sha256"] = text, fmt.Sprintf("%x", sha256.Sum256([]byte(text)))
 	}
-	r.tiny.release = func(version, _ string) []fetch.File { return kubernetesRelease(version, "amd64", programs...) }
+	r.has(programs...)
 	return r
+}
+
+// has are the programs that the release of the component has from now on.
+func (r *released) has(programs ...string) {
+	r.tiny.release = func(version, arch string) []fetch.File { return kubernetesRelease(version, arch, programs...) }
 }
 
 // build returns what it printed, and what the program prints then.
@@ -108,15 +113,15 @@ func TestSeveralProgramsOfAReleaseAreStartedByTheirNames(t *testing.T) {
 // After a fetch of another release that has replaced a part of the programs and has failed then, as after Ctrl-C, the first one is fetched again.
 func TestAPartOfAnotherReleaseIsNotTakenForThisOne(t *testing.T) {
 	r := newReleased(t, "one", "two", "three")
-	r.tiny.release = func(version, _ string) []fetch.File { return kubernetesRelease(version, "amd64", "one", "two") }
+	r.has("one", "two")
 	r.wants("fetched", "fetched|two|words and more|")
 	r.files["/release/v0.47.0/bin/linux/amd64/three"] += "# more\n"
-	r.tiny.release = func(version, _ string) []fetch.File { return kubernetesRelease(version, "amd64", "two", "three") }
+	r.has("two", "three")
 	if _, _, err := r.build(); err == nil {
 		t.Fatal("another release is fetched")
 	}
 	asked := r.asked
-	r.tiny.release = func(version, _ string) []fetch.File { return kubernetesRelease(version, "amd64", "one", "two") }
+	r.has("one", "two")
 	r.wants("fetched again", "fetched|two|words and more|")
 	if r.asked == asked {
 		t.Error("the server was not asked again")

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -20,6 +22,27 @@ import (
 )
 
 func TestGolden(t *testing.T) { npdtest.Golden(t) }
+
+// A line of the last two minutes may wait for those beside it, and the machine of the tests may have been up for any time.
+func TestTheTimesOfGoldenLogsAreOfNoMachine(t *testing.T) {
+	const most = 100 * 365 * 24 * time.Hour
+	files, err := filepath.Glob("testdata/*.txtar")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%q, %v", files, err)
+	}
+	record := regexp.MustCompile(`(?m)^[0-9]+,[0-9]+,([0-9]{9,}),`)
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, match := range record.FindAllStringSubmatch(string(text), -1) {
+			if at, err := strconv.ParseInt(match[1], 10, 64); err != nil || at < most.Microseconds() {
+				t.Errorf("%s has a record of %s µs, %v: a machine may have been up for as long", file, match[1], err)
+			}
+		}
+	}
+}
 
 const (
 	reboot = "exit 1\nReboot gpu 0000:4e:00: Xid 79 GPU has fallen off the bus\n"
