@@ -54,7 +54,7 @@ func newReleased(t *testing.T, programs ...string) *released {
 
 // has are the programs that the release of the component has from now on.
 func (r *released) has(programs ...string) {
-	r.tiny.release = func(version, arch string) []fetch.File { return kubernetesRelease(version, arch, programs...) }
+	r.tiny.release = func(version, _ string) []fetch.File { return kubernetesRelease(version, "amd64", programs...) }
 }
 
 // build returns what it printed, and what the program prints then.
