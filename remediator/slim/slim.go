@@ -53,7 +53,7 @@ type Reader struct {
 	client.Reader
 	api              func(schema.GroupVersionKind) (rest.Interface, string, error)
 	reading, getting chan struct{}
-	maxRead          int
+	maxRead, maxKept int
 }
 
 // New returns a Reader over another that asks the same API server. Pods and ResourceSlices need no mapper.
@@ -82,7 +82,8 @@ func New(inside client.Reader, config *rest.Config, with *http.Client, mapper me
 		return made, resource, nil
 	}
 	return &Reader{
-		Reader: inside, api: api, reading: make(chan struct{}, atOnce), getting: make(chan struct{}, atOnce), maxRead: maxRead,
+		Reader: inside, api: api, reading: make(chan struct{}, atOnce), getting: make(chan struct{}, atOnce),
+		maxRead: maxRead, maxKept: maxKept,
 	}, nil
 }
 
@@ -196,7 +197,7 @@ func read[T any](
 			return err //nolint:wrapcheck // decode's caller names the list
 		}
 		one, size, err := item(text)
-		if kept += size; err == nil && kept > maxKept {
+		if kept += size; err == nil && kept > r.maxKept {
 			err = ErrTooLarge
 		}
 		if err == nil {

@@ -49,10 +49,11 @@ func list(w http.ResponseWriter, n int, item func(i int) any) {
 		if i > 0 {
 			fmt.Fprint(w, ",")
 		}
-		if text, is := item(i).([]byte); is {
+		one := item(i)
+		if text, is := one.([]byte); is {
 			w.Write(text)
 		} else {
-			json.NewEncoder(w).Encode(item(i))
+			json.NewEncoder(w).Encode(one)
 		}
 	}
 	fmt.Fprint(w, "]}\n")
@@ -155,19 +156,19 @@ func TestAListThatIsTooLargeIsAnErrorThatNamesIt(t *testing.T) {
 		n   int
 		pod func() *corev1.Pod
 	}{
-		"to keep": {1300, func() *corev1.Pod { // in a place that decisions need
+		"to keep": {130, func() *corev1.Pod { // in a place that decisions need
 			p := pod("")
 			p.Spec.NodeSelector = map[string]string{"k": strings.Repeat("v", 30_000)}
 			return p
 		}},
-		"to keep, for what they take": {40, func() *corev1.Pod {
+		"to keep, for what they take": {4, func() *corev1.Pod {
 			p := pod("")
 			for i := range 4000 {
 				p.Spec.Containers[0].Resources.Requests[corev1.ResourceName(fmt.Sprintf("a.example/%s-%d", strings.Repeat("r", 200), i))] = resource.MustParse("1")
 			}
 			return p
 		}},
-		"to read": {70, func() *corev1.Pod { return pod(strings.Repeat("e", 1<<20)) }},
+		"to read": {7, func() *corev1.Pod { return pod(strings.Repeat("e", 1<<20)) }},
 	} {
 		r := served(t, func(w http.ResponseWriter, _ *http.Request) {
 			one, err := json.Marshal(item.pod())
@@ -176,7 +177,8 @@ func TestAListThatIsTooLargeIsAnErrorThatNamesIt(t *testing.T) {
 			}
 			list(w, item.n, func(int) any { return one })
 		})
-		r.ReadAtMost(60 << 20)
+		r.ReadAtMost(6 << 20)
+		r.KeepAtMost(4 << 20)
 		var got corev1.PodList
 		err := r.List(t.Context(), &got, client.MatchingFields{"spec.nodeName": "gpu-1"})
 		if !errors.Is(err, slim.ErrTooLarge) || !strings.Contains(err.Error(), "spec.nodeName=gpu-1") {
@@ -185,12 +187,14 @@ func TestAListThatIsTooLargeIsAnErrorThatNamesIt(t *testing.T) {
 	}
 	r := served(t, func(w http.ResponseWriter, _ *http.Request) {
 		device := resourceapi.Device{Name: strings.Repeat("d", 900_000)}
-		list(w, 128, func(int) any {
-			return resourceapi.ResourceSlice{Spec: resourceapi.ResourceSliceSpec{Devices: []resourceapi.Device{device}}}
-		})
+		one, err := json.Marshal(resourceapi.ResourceSlice{Spec: resourceapi.ResourceSliceSpec{Devices: []resourceapi.Device{device}}})
+		if err != nil {
+			t.Error(err)
+		}
+		list(w, 48, func(int) any { return one })
 	})
 	if err := r.List(t.Context(), &resourceapi.ResourceSliceList{}); !errors.Is(err, slim.ErrTooLarge) {
-		t.Errorf("128 slices of 0.9 MB: %v", err)
+		t.Errorf("48 slices of 0.9 MB: %v", err)
 	}
 }
 
@@ -201,14 +205,14 @@ func TestWhatAKubeletWritesMakesNoListTooLarge(t *testing.T) {
 		p.Labels = map[string]string{"a": "b"}
 	}
 	for name, change := range map[string]func(*corev1.Pod){
-		"a status": func(p *corev1.Pod) { p.Status.Message = strings.Repeat("m", 1_000_000) },
+		"a status": func(p *corev1.Pod) { p.Status.Message = strings.Repeat("m", 100_000) },
 		"the spec of a static pod": func(p *corev1.Pod) {
 			static(p)
-			p.Spec.NodeSelector = map[string]string{"k": strings.Repeat("v", 1_000_000)}
+			p.Spec.NodeSelector = map[string]string{"k": strings.Repeat("v", 100_000)}
 		},
 		"the annotations of a static pod": func(p *corev1.Pod) {
 			static(p)
-			for i := range 1000 {
+			for i := range 100 {
 				p.Annotations[fmt.Sprint(i)] = strings.Repeat("x", 1000)
 			}
 		},
@@ -227,6 +231,7 @@ func TestWhatAKubeletWritesMakesNoListTooLarge(t *testing.T) {
 				return text
 			})
 		})
+		r.KeepAtMost(4_000_000)
 		var whole corev1.PodList
 		if err := r.List(t.Context(), &whole); err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -309,9 +314,10 @@ func TestAListWithoutAGoTypeIsSlim(t *testing.T) {
 		got.GetContinue() != "next" || got.GetResourceVersion() != "7" {
 		t.Errorf("%+v of %s", one, got.GroupVersionKind())
 	}
-	large, n = strings.Repeat("x", 1_000_000), 45
+	large, n = strings.Repeat("x", 100_000), 45
+	r.KeepAtMost(4 << 20)
 	if err := r.List(t.Context(), &got, client.InNamespace("ml")); !errors.Is(err, slim.ErrTooLarge) {
-		t.Errorf("45 Workloads of 1 MB: %v", err)
+		t.Errorf("45 Workloads of 0.1 MB: %v", err)
 	}
 }
 
