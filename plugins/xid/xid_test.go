@@ -339,7 +339,7 @@ func TestALogThatIsTooLongForOneLook(t *testing.T) {
 	}
 	defer f.Close()
 	w := bufio.NewWriter(f)
-	for seq := range 2_500_000 {
+	for seq := range 6_000_000 {
 		fmt.Fprintf(w, "6,%d,2000,-;x\n", 10+seq)
 	}
 	if err := w.Flush(); err != nil {
