@@ -43,10 +43,10 @@ demo: nft ## an Xid in the kernel log leads to a condition, a taint and a restar
 	@bin/demo
 
 # Real clusters on a busy machine miss a time limit now and then, so a test that failed runs once more when the others have ended. What it
-# printed stays in the output, and "2 runs, 1 failures" names it: mend it, a test that needs this is broken. More than five failures are not run
-# again. $(1) are the packages, $(2) the flags of go test. With GOGC the pure tests need a third less CPU time, and without the tables of
-# debuggers (-s) linking them a quarter less. No result comes from Go's cache (-count=1): it knows the files that a test opens, not the
-# sources of a program that the test builds and runs.
+# printed stays in the output, "=== FAIL" names it, and the last line has "DONE 2 runs": mend it, a test that needs this is broken. More than
+# five failures are not run again. $(1) are the packages, $(2) the flags of go test. With GOGC the pure tests need a third less CPU time, and
+# without the tables of debuggers (-s) linking them a quarter less. No result comes from Go's cache (-count=1): it knows the files that a test
+# opens, not the sources of a program that the test builds and runs.
 GOTEST = packages="$$(go list $(3) $(1))"; GOGC=400 bin/components/gotestsum --format=standard-quiet --rerun-fails=1 --rerun-fails-max-failures=5 \
 	--rerun-fails-run-root-test --rerun-fails-abort-on-data-race --packages "$$(echo $$packages)" -- -vet=off -ldflags=-s -count=1 $(3) $(2) | bin/remaining $(or $(patsubst -p=%,%,$(filter -p=%,$(2))),$$(nproc)) $$packages
 

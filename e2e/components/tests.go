@@ -54,8 +54,9 @@ func (e *estimate) copyTests(in io.Reader) error {
 	var net safetyNet
 	for {
 		line, err := lines.ReadString('\n')
-		net.read(line)
-		if match := ended.FindStringSubmatch(line); match != nil {
+		match := ended.FindStringSubmatch(line)
+		net.read(strings.TrimSpace(line), match)
+		if match != nil {
 			if weight, found := e.left[match[2]]; found {
 				delete(e.left, match[2])
 				e.done += weight
@@ -81,13 +82,12 @@ type safetyNet struct {
 	died []string
 }
 
-func (s *safetyNet) read(line string) {
-	line = strings.TrimSpace(line)
+// read takes a line, and what [ended] finds in it.
+func (s *safetyNet) read(line string, match []string) {
 	// A test that had not ended when its process did.
 	if test, found := strings.CutPrefix(line, "=== FAIL: "); found && strings.HasSuffix(line, "(unknown)") {
 		s.died = append(s.died, strings.TrimSuffix(test, " (unknown)"))
 	}
-	match := ended.FindStringSubmatch(line + "\n")
 	switch {
 	case match == nil:
 	case match[1] == "FAIL":

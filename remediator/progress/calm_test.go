@@ -104,8 +104,9 @@ func TestAnOptOutDuringALook(t *testing.T) {
 			r.all("step 1")
 			r.minute()
 			r.minute()
+			silent := 20 * time.Minute
 			if c.reported {
-				r.clock.ahead.Add(int64(20 * time.Minute))
+				r.clock.ahead.Add(int64(silent))
 				r.minute()
 				r.eventually("the report", func() error {
 					if n := len(r.notes(eventStalled)); n != 1 {
@@ -113,6 +114,7 @@ func TestAnOptOutDuringALook(t *testing.T) {
 					}
 					return nil
 				})
+				silent = time.Minute
 			}
 			before := r.about("train")
 
@@ -127,11 +129,7 @@ func TestAnOptOutDuringALook(t *testing.T) {
 				return false
 			}
 			r.k.mu.Unlock()
-			if c.reported {
-				r.clock.ahead.Add(int64(time.Minute))
-			} else {
-				r.clock.ahead.Add(int64(20 * time.Minute))
-			}
+			r.clock.ahead.Add(int64(silent))
 			r.touch(map[string]any{"e2e.pitcrew.dev/tick": "decide"})
 			<-asked
 			r.touch(map[string]any{conditions.AnnotationProgress: nil})
