@@ -134,22 +134,11 @@ func install(
 
 // mayWork reports whether the API server knows the roles of the remediator, some of which concern another namespace.
 func mayWork(t *testing.T, c *cluster.Cluster, more []authorizationv1.ResourceAttributes) error {
-	for _, may := range append([]authorizationv1.ResourceAttributes{
+	return c.Authorized(t.Context(), namespace, "pitcrew-remediator", append([]authorizationv1.ResourceAttributes{
 		{Verb: "patch", Resource: "nodes"},
 		{Verb: "create", Group: "coordination.k8s.io", Resource: "leases", Namespace: namespace},
 		{Verb: "create", Resource: "configmaps", Namespace: "pitcrew-evidence"},
-	}, more...) {
-		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-			User: "system:serviceaccount:" + namespace + ":pitcrew-remediator", ResourceAttributes: &may,
-		}}
-		if err := c.Client.Create(t.Context(), review); err != nil {
-			return err
-		}
-		if !review.Status.Allowed {
-			return fmt.Errorf("it may not %s %s: %s", may.Verb, may.Resource, review.Status.Reason)
-		}
-	}
-	return nil
+	}, more...)...)
 }
 
 // wholeNode asks for all GPUs of a node, oneClaim for a device of the driver that [site.publish] plays.

@@ -164,21 +164,11 @@ func (s *scene) tenant(namespace string) client.Client {
 			s.Fatal(err)
 		}
 	}
-	for _, may := range []authorizationv1.ResourceAttributes{{Resource: "pods"}, {Group: "jobset.x-k8s.io", Resource: "jobsets"}} {
-		may.Verb, may.Namespace = "create", namespace
-		s.until("the API server has read the tenant's roles", func() error {
-			review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-				User: "system:serviceaccount:" + namespace + ":" + name, ResourceAttributes: &may,
-			}}
-			if err := s.admin.Create(s.Context(), review); err != nil {
-				return err
-			}
-			if !review.Status.Allowed {
-				return fmt.Errorf("it may not create %s: %s", may.Resource, review.Status.Reason)
-			}
-			return nil
-		})
-	}
+	s.until("the API server has read the tenant's roles", func() error {
+		return s.cluster.Authorized(s.Context(), namespace, name,
+			authorizationv1.ResourceAttributes{Verb: "create", Resource: "pods", Namespace: namespace},
+			authorizationv1.ResourceAttributes{Verb: "create", Group: "jobset.x-k8s.io", Resource: "jobsets", Namespace: namespace})
+	})
 	cfg, err := s.cluster.ServiceAccountConfig(s.Context(), namespace, name)
 	if err != nil {
 		s.Fatal(err)

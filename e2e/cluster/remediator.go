@@ -116,13 +116,17 @@ func (c *Cluster) InstallRemediator(ctx context.Context) error {
 
 // remediatorAuthorized checks that the API server has read the remediator's roles: a cluster-wide one and those of its namespaces.
 func (c *Cluster) remediatorAuthorized(ctx context.Context) error {
-	for _, may := range []authorizationv1.ResourceAttributes{
-		{Verb: "list", Resource: "nodes"},
-		{Verb: "create", Group: "coordination.k8s.io", Resource: "leases", Namespace: remediatorNamespace},
-		{Verb: "create", Resource: "configmaps", Namespace: conditions.EvidenceNamespace},
-	} {
+	return c.Authorized(ctx, remediatorNamespace, remediatorAccount,
+		authorizationv1.ResourceAttributes{Verb: "list", Resource: "nodes"},
+		authorizationv1.ResourceAttributes{Verb: "create", Group: "coordination.k8s.io", Resource: "leases", Namespace: remediatorNamespace},
+		authorizationv1.ResourceAttributes{Verb: "create", Resource: "configmaps", Namespace: conditions.EvidenceNamespace})
+}
+
+// Authorized returns an error unless the API server knows roles by which a service account may do all of it.
+func (c *Cluster) Authorized(ctx context.Context, namespace, account string, all ...authorizationv1.ResourceAttributes) error {
+	for _, may := range all {
 		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-			User: "system:serviceaccount:" + remediatorNamespace + ":" + remediatorAccount, ResourceAttributes: &may,
+			User: "system:serviceaccount:" + namespace + ":" + account, ResourceAttributes: &may,
 		}}
 		if err := c.Client.Create(ctx, review); err != nil {
 			return err
