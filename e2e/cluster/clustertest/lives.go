@@ -1,6 +1,7 @@
 package clustertest
 
 import (
+	"context"
 	"net/http"
 	"strings"
 	"sync"
@@ -16,15 +17,25 @@ func Lives(t testing.TB, c *cluster.Cluster, args ...string) (stop func() (write
 	var mu sync.Mutex
 	var life *cluster.Process
 	var writes []string
-	proxy, err := c.StartProxy(func(answer *http.Response) {
-		request := answer.Request
-		if request.Method == http.MethodGet || answer.StatusCode >= 300 || strings.Contains(request.URL.Path, "/events") {
-			return
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		writes = append(writes, request.Method+" "+request.URL.Path)
-		life.Kill()
+	proxy, err := c.StartProxyThrough(func(next http.RoundTripper) http.RoundTripper {
+		return cluster.RoundTripper(func(request *http.Request) (*http.Response, error) {
+			if request.Method == http.MethodGet || strings.Contains(request.URL.Path, "/events") {
+				return next.RoundTrip(request)
+			}
+			mu.Lock()
+			by := life
+			mu.Unlock()
+			// The API server may carry out a second write that was under way when its process was killed. It counts, too.
+			answer, err := next.RoundTrip(request.WithContext(context.WithoutCancel(request.Context())))
+			if err != nil || answer.StatusCode >= 300 {
+				return answer, err
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			writes = append(writes, request.Method+" "+request.URL.Path)
+			by.Kill()
+			return answer, nil
+		})
 	})
 	if err != nil {
 		t.Fatal(err)
