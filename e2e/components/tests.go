@@ -29,7 +29,7 @@ func Tests(in io.Reader, out io.Writer, atOnce int, packages []string) error {
 	}
 	e := &estimate{
 		out: out, now: time.Now, left: map[string]cost{}, order: packages, atOnce: atOnce,
-		prior: time.Duration(float64(time.Second) * slowness() / float64(runtime.NumCPU())),
+		prior: perWeight(slowness(), atOnce, runtime.NumCPU()),
 	}
 	for _, p := range packages {
 		weight, found := weights[p]
@@ -40,6 +40,11 @@ func Tests(in io.Reader, out io.Writer, atOnce int, packages []string) error {
 		e.total += weight
 	}
 	return e.copyTests(in)
+}
+
+// perWeight is about how long tests take for each second of their weights. Packages that run one by one leave the other cores idle.
+func perWeight(slowness float64, atOnce, cores int) time.Duration {
+	return time.Duration(float64(time.Second) * slowness / float64(max(1, min(atOnce, cores))))
 }
 
 // ended is the line of a package of tests: ok, FAIL or, without tests, a question mark.

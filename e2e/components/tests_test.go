@@ -73,6 +73,14 @@ func (p *passing) Read([]byte) (int, error) {
 	return 0, io.EOF
 }
 
+func TestPackagesOneByOneUseOneCore(t *testing.T) {
+	for atOnce, want := range map[int]time.Duration{0: 3 * time.Second, 1: 3 * time.Second, 2: 1500 * time.Millisecond, 8: 1500 * time.Millisecond} {
+		if got := perWeight(3, atOnce, 2); got != want {
+			t.Errorf("%d at once: %v for each second on 2 cores of a machine that takes 3 times as long, want %v", atOnce, got, want)
+		}
+	}
+}
+
 func TestTheTableOfTestTimes(t *testing.T) {
 	if _, err := testWeights(testSeconds); err != nil {
 		t.Error(err)
