@@ -111,6 +111,19 @@ func (d *deviceCase) startDriver(first int) {
 	if err != nil {
 		d.Fatal(err)
 	}
+	// When a kubelet starts it deletes the slices of its node, before any pod of a driver can run. A driver that updates one just then may
+	// never learn of that (k8s.io/dynamic-resource-allocation v0.37.2: the update comes into its cache after the deletion, and only what it
+	// created is looked at again).
+	clustertest.Until(d, patience, "the kubelet has deleted the devices of the boot before", func() error {
+		var list resourceapi.ResourceSliceList
+		if err := d.m.Client.List(d.Context(), &list); err != nil {
+			return err
+		}
+		if n := len(list.Items); n > 0 {
+			return fmt.Errorf("%d slices", n)
+		}
+		return nil
+	})
 	d.Setenv("FIRST_CARD", strconv.Itoa(first))
 	d.driver = d.m.Start(d.T, components.DRAExampleDriver.Path(d.m.Root), "--node-name", machine.NodeName, "--kubeconfig", kubeconfig,
 		"--num-devices", strconv.Itoa(gpus), "--cdi-root", "/run/cdi", "--kubelet-plugins-directory-path", filepath.Join(d.m.KubeletDir(), "plugins"),
