@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"context"
 	"encoding/pem"
 	"fmt"
 	"io"
@@ -17,10 +18,14 @@ import (
 // Proxy is a way to the API server on which every answer is seen. Whoever goes through it keeps the permissions of its own credentials.
 type Proxy struct{ server *httptest.Server }
 
-// StartProxy starts a proxy. It calls answered with every answer before the client gets it.
+// StartProxy starts a proxy. It calls answered with every answer before the client gets it, also if that client has gone since it sent a
+// write: the API server may have carried it out.
 func (c *Cluster) StartProxy(answered func(*http.Response)) (*Proxy, error) {
 	return c.StartProxyThrough(func(next http.RoundTripper) http.RoundTripper {
 		return RoundTripper(func(request *http.Request) (*http.Response, error) {
+			if request.Method != http.MethodGet {
+				request = request.WithContext(context.WithoutCancel(request.Context()))
+			}
 			answer, err := next.RoundTrip(request)
 			if err == nil {
 				answered(answer)

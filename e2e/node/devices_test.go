@@ -115,25 +115,22 @@ func (d *deviceCase) startDriver(first int) {
 	// never learn of that (k8s.io/dynamic-resource-allocation v0.37.2: the update comes into its cache after the deletion, and only what it
 	// created is looked at again).
 	clustertest.Until(d, patience, "the kubelet has deleted the devices of the boot before", func() error {
-		var list resourceapi.ResourceSliceList
-		if err := d.m.Client.List(d.Context(), &list); err != nil {
-			return err
-		}
-		if n := len(list.Items); n > 0 {
+		list, err := d.slices()
+		if n := len(list); n > 0 {
 			return fmt.Errorf("%d slices", n)
 		}
-		return nil
+		return err
 	})
 	d.Setenv("FIRST_CARD", strconv.Itoa(first))
 	d.driver = d.m.Start(d.T, components.DRAExampleDriver.Path(d.m.Root), "--node-name", machine.NodeName, "--kubeconfig", kubeconfig,
 		"--num-devices", strconv.Itoa(gpus), "--cdi-root", "/run/cdi", "--kubelet-plugins-directory-path", filepath.Join(d.m.KubeletDir(), "plugins"),
 		"--kubelet-registrar-directory-path", filepath.Join(d.m.KubeletDir(), "plugins_registry"))
 	clustertest.Until(d, patience, "the devices are published", func() error {
-		var list resourceapi.ResourceSliceList
-		if err := d.m.Client.List(d.Context(), &list); err != nil {
+		list, err := d.slices()
+		if err != nil {
 			return err
 		}
-		for _, s := range list.Items {
+		for _, s := range list {
 			for _, device := range s.Spec.Devices {
 				address := device.Attributes["resource.kubernetes.io/pciBusID"].StringValue
 				if device.Name == "gpu-0" && ptr.Deref(address, "") == card(first)+".0" && len(s.Spec.Devices) == gpus {
@@ -141,8 +138,14 @@ func (d *deviceCase) startDriver(first int) {
 				}
 			}
 		}
-		return fmt.Errorf("%d slices\n%s", len(list.Items), d.m.Logs("dra-example-driver"))
+		return fmt.Errorf("%d slices\n%s", len(list), d.m.Logs("dra-example-driver"))
 	})
+}
+
+func (d *deviceCase) slices() ([]resourceapi.ResourceSlice, error) {
+	var list resourceapi.ResourceSliceList
+	err := d.m.Client.List(d.Context(), &list)
+	return list.Items, err
 }
 
 // card is the address of a card as the kernel's log has it.
