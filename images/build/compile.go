@@ -51,7 +51,7 @@ func (p *platform) compile(ctx context.Context) error {
 		return err
 	}
 	// The tags keep the standard library out of cgo: what does not load a library is static.
-	args := []string{"build", "-trimpath", "-buildvcs=false", "-tags=netgo,osusergo", "-o", p.bin + "/",
+	args := []string{"build", "-trimpath", "-gcflags=all=-dwarf=false", "-buildvcs=false", "-tags=netgo,osusergo", "-o", p.bin + "/",
 		"-ldflags=-s -w -X=github.com/pitcrew-dev/pitcrew/internal/version.release=" + p.version,
 		"./plugins/...", "./remediator", "./preflight", "./repair", "./kubectl-pitcrew", "./images/install"}
 	// The linker records these in the program.

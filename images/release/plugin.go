@@ -68,7 +68,7 @@ func makePlugin(ctx context.Context, o options) (err error) {
 // files compiles the plugin and returns what its archive holds.
 func (p platform) files(ctx context.Context, o options, built string) ([]file, error) {
 	path := filepath.Join(built, p.os+"_"+p.arch, p.program())
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-o", path,
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-gcflags=all=-dwarf=false", "-buildvcs=false", "-o", path,
 		"-ldflags=-s -w -X=github.com/pitcrew-dev/pitcrew/internal/version.release="+o.version, "./kubectl-pitcrew")
 	cmd.Dir, cmd.Stderr = o.root, os.Stderr
 	// The linker records these in the program.
