@@ -136,7 +136,7 @@ $(CI): ci-%:
 		echo "== $$target: $$(( (SECONDS - begun + 30) / 60 )) min"; done; [ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
 
 operators:
-	@go run ./e2e/components/build $(SHARED) kube$(KUBERNETES:%=-%) training-operator training-operator-1.9 mpi-operator trainer \
+	@go run ./e2e/components/build $(SHARED) kube$(KUBERNETES:%=-%) training-operator mpi-operator trainer \
 		kuberay lws kueue volcano-controller-manager volcano-webhook-manager volcano-scheduler slurm-operator
 
 # SEED is that of the first world, FOR how long worlds go wrong; each has a minute, or WORLD, and the next seed. With TAGS=operators the jobs are those of

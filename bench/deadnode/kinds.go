@@ -17,7 +17,7 @@ type operator struct {
 var (
 	kueue            = &operator{start: (*cluster.Cluster).StartKueue}
 	trainer          = &operator{start: (*cluster.Cluster).StartTrainer}
-	trainingOperator = &operator{start: (*cluster.Cluster).StartTrainingOperator19}
+	trainingOperator = &operator{start: (*cluster.Cluster).StartTrainingOperator}
 	kubeRay          = &operator{start: (*cluster.Cluster).StartKubeRay}
 	volcano          = &operator{start: (*cluster.Cluster).StartVolcano}
 	lws              = &operator{start: (*cluster.Cluster).StartLWS}

@@ -89,7 +89,7 @@ func run(ctx context.Context, sizes []string, only *regexp.Regexp, rounds int, l
 	ctx, cancel := c.With(ctx)
 	defer cancel(nil)
 
-	if err := c.StartTrainingOperator19(ctx); err != nil {
+	if err := c.StartTrainingOperator(ctx); err != nil {
 		return err
 	}
 	// Every fault removes a node permanently.

@@ -60,7 +60,7 @@ func init() {
 	}
 	startOperators = func(ctx context.Context, c *cluster.Cluster) error {
 		for _, start := range []func(*cluster.Cluster, context.Context) error{
-			(*cluster.Cluster).StartTrainingOperator19, (*cluster.Cluster).StartTrainer, (*cluster.Cluster).StartKubeRay,
+			(*cluster.Cluster).StartTrainingOperator, (*cluster.Cluster).StartTrainer, (*cluster.Cluster).StartKubeRay,
 			(*cluster.Cluster).StartLWS, (*cluster.Cluster).StartVolcano,
 		} {
 			if err := start(c, ctx); err != nil {

@@ -13,25 +13,15 @@ import (
 // StartTrainingOperator starts kubeflow's training-operator with its validating webhooks. Its v1 MPIJob and the
 // v2beta1 one of [Cluster.StartMPIOperator] are the same CRD, so a cluster has one or the other.
 func (c *Cluster) StartTrainingOperator(ctx context.Context) error {
-	return c.startTrainingOperator(ctx, components.TrainingOperator, nil)
-}
-
-// StartTrainingOperator19 starts a later training-operator instead of that of [Cluster.StartTrainingOperator]. It also has
-// the JAXJob, and a flag that raises its limit of 20 requests per second, which would slow down a job of hundreds of ranks.
-func (c *Cluster) StartTrainingOperator19(ctx context.Context) error {
-	return c.startTrainingOperator(ctx, components.TrainingOperator19, []string{"--kube-api-qps=500", "--kube-api-burst=1000"},
-		"/validate-kubeflow-org-v1-jaxjob")
-}
-
-func (c *Cluster) startTrainingOperator(ctx context.Context, operator components.Component, args []string, paths ...string) error {
 	_, err := c.startKubeflow(ctx, kubeflow{
-		operator:  operator,
+		operator:  components.TrainingOperator,
 		manifests: "manifests/base",
 		namespace: "kubeflow",
-		// The template of the init container that waits for the master; a missing file means the built-in one.
-		args: append(args, "--metrics-bind-address=0", "--pytorch-init-container-template-file=none"),
-		paths: append(paths, "/validate-kubeflow-org-v1-pytorchjob", "/validate-kubeflow-org-v1-tfjob",
-			"/validate-kubeflow-org-v1-xgboostjob", "/validate-kubeflow-org-v1-paddlejob"),
+		// The template of the init container that waits for the master; a missing file means the built-in one. Its limit of 20 requests per
+		// second would slow down a job of hundreds of ranks.
+		args: []string{"--kube-api-qps=500", "--kube-api-burst=1000", "--metrics-bind-address=0", "--pytorch-init-container-template-file=none"},
+		paths: []string{"/validate-kubeflow-org-v1-jaxjob", "/validate-kubeflow-org-v1-pytorchjob", "/validate-kubeflow-org-v1-tfjob",
+			"/validate-kubeflow-org-v1-xgboostjob", "/validate-kubeflow-org-v1-paddlejob"},
 		secret:   "training-operator-webhook-cert",
 		webhooks: "validator.training-operator.kubeflow.org",
 	})

@@ -100,35 +100,28 @@ var (
 	// Karpenter and ClusterAPI are never run: their modules have the CRDs that the example receiver writes.
 	Karpenter  = Component{Name: "karpenter", Dir: "karpenter", Module: "sigs.k8s.io/karpenter"}
 	ClusterAPI = Component{Name: "cluster-api", Dir: "cluster-api", Module: "sigs.k8s.io/cluster-api"}
-	// The job operators, each with the CRDs and webhooks of its module.
+	// The job operators, each with the CRDs and webhooks of its module. Those whose libraries of Kubernetes are of about the same version are pinned
+	// in one module: what they share takes longest to compile, and is compiled once.
 
-	// TrainingOperator is kubeflow's, for PyTorchJob, TFJob, XGBoostJob, PaddleJob and the v1 MPIJob.
-	TrainingOperator = Component{
-		Name: "training-operator", Dir: "training-operator", Package: "github.com/kubeflow/training-operator/cmd/training-operator.v1",
-		Module: "github.com/kubeflow/training-operator", idle: true,
-	}
-	// TrainingOperator19 is a later one, the first minor version with JAXJob.
-	TrainingOperator19 = Component{
-		Name: "training-operator-1.9", Dir: "training-operator-1.9", Package: "github.com/kubeflow/training-operator/cmd/training-operator.v1",
-		Module: "github.com/kubeflow/training-operator", idle: true,
-	}
+	// TrainingOperator is kubeflow's, for PyTorchJob, TFJob, XGBoostJob, PaddleJob, JAXJob and the v1 MPIJob.
+	TrainingOperator = jobOperator("training-operator", "0.35", "github.com/kubeflow/training-operator", "/cmd/training-operator.v1")
 	// MPIOperator is kubeflow's, for the v2beta1 MPIJob.
-	MPIOperator = Component{
-		Name: "mpi-operator", Dir: "mpi-operator", Package: "github.com/kubeflow/mpi-operator/cmd/mpi-operator",
-		Module: "github.com/kubeflow/mpi-operator", idle: true,
-	}
+	MPIOperator = jobOperator("mpi-operator", "0.36", "github.com/kubeflow/mpi-operator", "/cmd/mpi-operator")
 	// Trainer is kubeflow's, for TrainJob; it makes JobSets.
-	Trainer = Component{
-		Name: "trainer", Dir: "trainer", Package: "github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager",
-		Module: "github.com/kubeflow/trainer/v2", idle: true,
-	}
+	Trainer = jobOperator("trainer", "0.36", "github.com/kubeflow/trainer/v2", "/cmd/trainer-controller-manager")
 	// KubeRay is for RayCluster and RayJob.
-	KubeRay = Component{
-		Name: "kuberay", Dir: "kuberay", Package: "github.com/ray-project/kuberay/ray-operator",
-		Module: "github.com/ray-project/kuberay/ray-operator", idle: true,
-	}
+	KubeRay = jobOperator("kuberay", "0.35", "github.com/ray-project/kuberay/ray-operator", "")
 	// SchedulerPlugins is never run: its module, which KubeRay needs, has the CRD of the PodGroups that KubeRay makes.
-	SchedulerPlugins = Component{Name: "scheduler-plugins", Dir: "kuberay", Module: "sigs.k8s.io/scheduler-plugins"}
+	SchedulerPlugins = Component{Name: "scheduler-plugins", Dir: KubeRay.Dir, Module: "sigs.k8s.io/scheduler-plugins"}
+	// LWS is the LeaderWorkerSet controller.
+	LWS = jobOperator("lws", "0.36", "sigs.k8s.io/lws", "/cmd")
+	// Kueue queues other controllers' jobs.
+	Kueue = jobOperator("kueue", "0.36", "sigs.k8s.io/kueue", "/cmd/kueue")
+	// VolcanoControllers, VolcanoWebhooks and VolcanoScheduler are Volcano.
+	VolcanoControllers = volcano("controller-manager")
+	VolcanoWebhooks    = volcano("webhook-manager")
+	VolcanoScheduler   = volcano("scheduler")
+
 	// SlurmOperator runs Slurm on Kubernetes. It is here because it reads cordons.
 	SlurmOperator = Component{
 		Name: "slurm-operator", Dir: "slurm-operator", Package: "github.com/SlinkyProject/slurm-operator/cmd/manager",
@@ -138,16 +131,8 @@ var (
 	// the variable FIRST_CARD says which of them is gpu-0, as a boot may change it.
 	DRAExampleDriver = Component{
 		Name: "dra-example-driver", Dir: "dra-example-driver", Package: "sigs.k8s.io/dra-example-driver/cmd/dra-example-kubeletplugin",
-		Module: "sigs.k8s.io/dra-example-driver", patch: "pci.patch",
+		Module: "sigs.k8s.io/dra-example-driver", patch: "pci.patch", idle: true,
 	}
-	// LWS is the LeaderWorkerSet controller.
-	LWS = Component{Name: "lws", Dir: "lws", Package: "sigs.k8s.io/lws/cmd", Module: "sigs.k8s.io/lws", idle: true}
-	// Kueue queues other controllers' jobs.
-	Kueue = Component{Name: "kueue", Dir: "kueue", Package: "sigs.k8s.io/kueue/cmd/kueue", Module: "sigs.k8s.io/kueue", idle: true}
-	// VolcanoControllers, VolcanoWebhooks and VolcanoScheduler are Volcano.
-	VolcanoControllers = volcano("controller-manager")
-	VolcanoWebhooks    = volcano("webhook-manager")
-	VolcanoScheduler   = volcano("scheduler")
 
 	// GolangCILint is the linter.
 	GolangCILint = Component{
@@ -171,7 +156,7 @@ var (
 // All lists every component.
 var All = []Component{
 	Kube, Kubelet, KWOK, JobSet, NodeProblemDetector, Helm, DRAExampleDriver,
-	TrainingOperator, TrainingOperator19, MPIOperator, Trainer, KubeRay, LWS, Kueue, SlurmOperator, VolcanoControllers, VolcanoWebhooks, VolcanoScheduler,
+	TrainingOperator, MPIOperator, Trainer, KubeRay, LWS, Kueue, SlurmOperator, VolcanoControllers, VolcanoWebhooks, VolcanoScheduler,
 	GolangCILint, Gotestsum, Govulncheck, Actionlint, Hugo,
 }
 
@@ -193,6 +178,10 @@ func kube(version string) Component {
 				etcdRelease(etcd, runtime.GOARCH))
 		},
 	}
+}
+
+func jobOperator(name, libraries, module, program string) Component {
+	return Component{Name: name, Dir: "job-operators-" + libraries, Package: module + program, Module: module, idle: true}
 }
 
 func volcano(program string) Component {

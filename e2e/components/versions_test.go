@@ -14,7 +14,7 @@ import (
 
 // What docs/jobs.md says was measured with these.
 var measured = []Component{
-	kube(""), JobSet, TrainingOperator, TrainingOperator19, MPIOperator, Trainer, KubeRay, LWS, Kueue, VolcanoControllers,
+	kube(""), JobSet, TrainingOperator, MPIOperator, Trainer, KubeRay, LWS, Kueue, VolcanoControllers,
 }
 
 func TestThePageOfJobsNamesThePinnedVersions(t *testing.T) {

@@ -41,7 +41,7 @@ func TestEachExampleIsRestarted(t *testing.T) {
 		"tfjob":       {operator: trainingOperator, ranks: 4},
 		"xgboostjob":  {operator: trainingOperator, ranks: 4},
 		"paddlejob":   {operator: trainingOperator, ranks: 4},
-		"jaxjob":      {operator: trainingOperator19, ranks: 4},
+		"jaxjob":      {operator: trainingOperator, ranks: 4},
 		"mpijob-v1":   {operator: trainingOperator, ranks: 5},
 		"mpijob":      {operator: mpiOperator, ranks: 5},
 		"trainjob": {operator: trainer, ranks: 4, spec: `

@@ -77,9 +77,7 @@ func pyTorchJob(restartPolicy string) job {
 }
 
 func jaxJob() job {
-	j := trainingJob(jobstest.Kind("kubeflow.org/v1", "JAXJob"), "jaxReplicaSpecs", "jax", "Never", 0)
-	j.operator = trainingOperator19
-	return j
+	return trainingJob(jobstest.Kind("kubeflow.org/v1", "JAXJob"), "jaxReplicaSpecs", "jax", "Never", 0)
 }
 
 // mpiSpec is the same in both versions of MPIJob.

@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	log.SetLogger(logr.Discard())
 	clustertest.Main(m, cluster.Options{JobSet: true})
 	closeDeadNodeClusters()
-	for _, o := range []*operator{mpiOperator, trainingOperator19, kubeRayGangs, nativeGangs} {
+	for _, o := range []*operator{mpiOperator, kubeRayGangs, nativeGangs} {
 		if o.cluster == nil {
 			continue
 		}
@@ -57,9 +57,8 @@ var (
 	lws              = &operator{start: (*cluster.Cluster).StartLWS}
 	kueue            = &operator{start: (*cluster.Cluster).StartKueue}
 	volcano          = &operator{start: (*cluster.Cluster).StartVolcano}
-	// Their CRDs are of the same names as some of the training-operator's.
-	mpiOperator        = &operator{start: (*cluster.Cluster).StartMPIOperator, alone: true}
-	trainingOperator19 = &operator{start: (*cluster.Cluster).StartTrainingOperator19, alone: true}
+	// Its CRD is of the same name as one of the training-operator's.
+	mpiOperator = &operator{start: (*cluster.Cluster).StartMPIOperator, alone: true}
 	// With a batch scheduler the operator writes another scheduler into all pods.
 	kubeRayGangs = &operator{start: (*cluster.Cluster).StartKubeRayWithGangs, alone: true}
 	nativeGangs  = &operator{alone: true, nativeGangs: true, start: func(c *cluster.Cluster, ctx context.Context) error {

@@ -41,7 +41,7 @@ func TestTheInjectedPreflightFindsItsRank(t *testing.T) {
 		"tfjob":           {operator: trainingOperator},
 		"xgboostjob":      {operator: trainingOperator},
 		"paddlejob":       {operator: trainingOperator},
-		"jaxjob":          {operator: trainingOperator19},
+		"jaxjob":          {operator: trainingOperator},
 		"leaderworkerset": {operator: lws},
 		"volcano":         {operator: volcano},
 		"volcano with its plugin pytorch": {operator: volcano, change: strings.NewReplacer("env: []", "pytorch: [--master=master, --worker=rank]",

@@ -238,30 +238,27 @@ func TestTrapAKubeflowJobEndsWithItsOldRanks(t *testing.T) {
 		"Never, ranks that end 0": {"Never", "0", "Succeeded"},
 	}
 	for name, test := range tests {
-		for version, operator := range map[string]*operator{"1.8": trainingOperator, "1.9": trainingOperator19} {
-			t.Run(name+", training-operator "+version, func(t *testing.T) {
-				j := pyTorchJob(test.restartPolicy)
-				j.operator = operator
-				for range 2 { // the master and the workers
-					j = j.with("term-delay: 1s}", fmt.Sprintf("term-delay: 2s, e2e.pitcrew.dev/exit-code: %q, e2e.pitcrew.dev/delete-delay: 1h}", test.exitCode))
-				}
-				g := start(t, j)
-				g.patch(g.get(), `{"spec":{"runPolicy":{"suspend":true}}}`)
-				g.reports(g.get, "Suspended")
-				if test.exitCode != "143" { // only an ended rank has an exit code
-					clustertest.Until(t, patience, "wait for all ranks to end", func() error {
-						for _, pod := range g.listed() {
-							if pod.Status.Phase == corev1.PodRunning {
-								return fmt.Errorf("%s runs", pod.Name)
-							}
+		t.Run(name, func(t *testing.T) {
+			j := pyTorchJob(test.restartPolicy)
+			for range 2 { // the master and the workers
+				j = j.with("term-delay: 1s}", fmt.Sprintf("term-delay: 2s, e2e.pitcrew.dev/exit-code: %q, e2e.pitcrew.dev/delete-delay: 1h}", test.exitCode))
+			}
+			g := start(t, j)
+			g.patch(g.get(), `{"spec":{"runPolicy":{"suspend":true}}}`)
+			g.reports(g.get, "Suspended")
+			if test.exitCode != "143" { // only an ended rank has an exit code
+				clustertest.Until(t, patience, "wait for all ranks to end", func() error {
+					for _, pod := range g.listed() {
+						if pod.Status.Phase == corev1.PodRunning {
+							return fmt.Errorf("%s runs", pod.Name)
 						}
-						return nil
-					})
-				}
-				g.patch(g.get(), `{"spec":{"runPolicy":{"suspend":false}}}`)
-				g.reports(g.get, test.ends)
-			})
-		}
+					}
+					return nil
+				})
+			}
+			g.patch(g.get(), `{"spec":{"runPolicy":{"suspend":false}}}`)
+			g.reports(g.get, test.ends)
+		})
 	}
 }
 
