@@ -453,7 +453,8 @@ func environment(cgo, arch string) []string {
 func (r recipe) task() task {
 	return task{
 		name: r.Name, env: environment("0", r.arch),
-		dir: r.dir(r.root), out: r.Path(r.root), flags: r.flags, packages: []string{r.Package}, patched: r.patch != "",
+		dir: r.dir(r.root), out: r.Path(r.root), flags: r.flags, packages: []string{r.Package},
+		patched: r.patch != "", idle: r.idle,
 	}
 }
 

@@ -23,8 +23,8 @@ type task struct {
 	env             []string
 	dir, out        string
 	flags, packages []string
-	// patched is true if what is compiled imports packages that only the patched source has.
-	patched bool
+	// patched is true if what is compiled imports packages that only the patched source has, idle that of a component that need not be quick.
+	patched, idle bool
 }
 
 func (t task) args() []string { return append(slices.Clone(t.flags), t.packages...) }
@@ -77,6 +77,9 @@ func (t task) stale(ctx context.Context) (packages map[string]source, err error)
 			if info, err := os.Stat(filepath.Join(fields[1], file)); err == nil {
 				bytes += cost(info.Size())
 			}
+		}
+		if t.idle {
+			bytes -= bytes / 4 // see [Component.compiler]
 		}
 		packages[fields[0]] = source{dir: fields[1], cost: bytes}
 	}
@@ -159,8 +162,9 @@ func (e *estimate) start(tasks []task) {
 func (t task) id() string { return t.name + " " + t.dir + " " + strings.Join(t.packages, " ") }
 
 // key names a compiled package by the folder of its source, which names the module and its version: tasks share the standard library and
-// modules of one version. Two tasks that have different versions of what such a package imports compile it twice; that is not counted.
-func (t task) key(dir string) string { return strings.Join(append(slices.Clone(t.env), dir), " ") }
+// modules of one version, if both are idle or neither is. Two tasks that have different versions of what such a package imports compile it
+// twice; that is not counted.
+func (t task) key(dir string) string { return fmt.Sprint(t.env, t.idle, dir) }
 
 func (e *estimate) printf(format string, args ...any) {
 	if e != nil {

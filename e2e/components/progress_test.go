@@ -3,7 +3,10 @@ package components
 import (
 	"bytes"
 	"fmt"
+	"os"
+	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -95,7 +98,7 @@ func TestATaskThatAnotherProgramHasDoneIsNotLeft(t *testing.T) {
 
 func TestStaleIsWhatABuildCompiles(t *testing.T) {
 	root := repository(t, "require golang.org/x/sys v0.47.0\n")
-	tiny := task{env: []string{"CGO_ENABLED=0"}, dir: tiny.dir(root), flags: []string{"-trimpath", "-ldflags=-s -w -X=main.version=v0.47.0"}, packages: []string{"."}}
+	tiny := task{env: []string{"CGO_ENABLED=0"}, dir: tiny.dir(root), flags: []string{"-trimpath", noDebugger, "-ldflags=-s -w -X=main.version=v0.47.0"}, packages: []string{"."}}
 	costs := func() map[string]source {
 		t.Helper()
 		got, err := tiny.stale(t.Context())
@@ -136,6 +139,24 @@ func TestAProgramOfOursSharesWhatAComponentCompiles(t *testing.T) {
 	}
 	if component, own := r.task().key("/mod/x.org@v1/a"), ours[0].key("/mod/x.org@v1/a"); component != own {
 		t.Errorf("a package of both counts twice, as %q and as %q", component, own)
+	}
+	// The flags of the compiler and its environment decide what is shared.
+	if slices.Index(r.flags, noDebugger) < 0 || slices.Index(ours[0].flags, noDebugger) < 0 {
+		t.Errorf("a component is built with %q, a program with %q", r.flags, ours[0].flags)
+	}
+	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if line := "\nexport GOFLAGS     ?= -trimpath " + noDebugger + "\n"; !strings.Contains(string(makefile), line) {
+		t.Errorf("tests are built with other flags than programs: the Makefile does not say %q", line)
+	}
+	operator, err := Trainer.recipe(t.Context(), root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if operator.task().key("/mod/x.org@v1/a") == r.task().key("/mod/x.org@v1/a") {
+		t.Errorf("a package that is compiled with %q and with %q counts once", operator.flags, r.flags)
 	}
 }
 
