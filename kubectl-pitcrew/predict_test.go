@@ -381,7 +381,12 @@ func (p person) compare(policy string, names []string) string {
 	if err != nil {
 		p.Fatal(err)
 	}
-	defer remediator.Stop(10 * time.Second)
+	defer func() {
+		remediator.Stop(10 * time.Second)
+		if p.Failed() {
+			p.Log(remediator.Log())
+		}
+	}()
 	p.until("the remediator decides what was predicted", func() error {
 		decided := p.decisions()
 		var errs []error
