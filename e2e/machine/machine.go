@@ -59,12 +59,23 @@ func build(root, dir string, more []components.Component) error {
 	if err := components.BuildOurs(ctx, root, "./plugins/xid"); err != nil {
 		return err
 	}
+	for _, module := range []string{"github.com/NVIDIA/go-nvml", "github.com/NVIDIA/go-dcgm"} {
+		if _, err := Headers(ctx, root, module); err != nil {
+			return err
+		}
+	}
 	cmd := exec.CommandContext(ctx, "go", "run", "-C", filepath.Join(root, "images", "build"), ".", "-unpinned",
 		"-platforms", "linux/"+runtime.GOARCH, "-version", Tag, "-out", dir)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("make the images: %w\n%s", err, out)
 	}
 	return pause(dir, filepath.Join(dir, "pause.tar"))
+}
+
+// Headers returns the folder of a module of this repository, with the headers of a library of NVIDIA that a stand-in is compiled with. It
+// downloads the module when needed: no program needs all of them.
+func Headers(ctx context.Context, root, module string) (string, error) {
+	return components.Component{Dir: filepath.Join("..", ".."), Module: module}.ModuleDir(ctx, root)
 }
 
 // Machine is this machine as a node: a real kubelet and containerd with runc and CNI.

@@ -123,7 +123,7 @@ func (m *host) library(t *testing.T, name, source, variable, answers, module, he
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir, err := exec.CommandContext(t.Context(), "go", "list", "-C", m.Root, "-m", "-f", "{{.Dir}}", module).Output()
+	dir, err := machine.Headers(t.Context(), m.Root, module)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +135,7 @@ func (m *host) library(t *testing.T, name, source, variable, answers, module, he
 		t.Fatal(err)
 	}
 	out, err := exec.CommandContext(t.Context(), "gcc", "-shared", "-fPIC", "-O1", "-Wno-deprecated-declarations",
-		"-Wl,-soname,"+name, "-I", filepath.Join(strings.TrimSpace(string(dir)), headers), "-o", to, file).CombinedOutput()
+		"-Wl,-soname,"+name, "-I", filepath.Join(dir, headers), "-o", to, file).CombinedOutput()
 	if err != nil {
 		t.Fatalf("compile the stand-in: %v\n%s", err, out)
 	}
