@@ -114,7 +114,7 @@ test-node: programs bin/debian bin/images/debian ## on this machine's own kernel
 	@$(call GOTEST,$(addprefix ./,$(REAL_NODE)),-timeout 60m -p=1)
 
 # With KUBERNETES=1.36 on that version, with a control plane of its own.
-test-operators: operators ## job restarts with the real job operators (the first build takes 15 minutes and more); KUBERNETES=1.36 on an older version
+test-operators: operators ## job restarts with the real job operators (the first build takes about 10 minutes); KUBERNETES=1.36 on an older version
 	@$(call GOTEST,./remediator/jobs/operators $(addprefix ./,$(OPERATORS)),-timeout 60m -parallel 8,-tags=operators)
 
 test-images: bin/images/debian ## the images of both architectures
