@@ -17,8 +17,8 @@ func (c *Cluster) StartTrainingOperator(ctx context.Context) error {
 		operator:  components.TrainingOperator,
 		manifests: "manifests/base",
 		namespace: "kubeflow",
-		// The template of the init container that waits for the master; a missing file means the built-in one. Its limit of 20 requests per
-		// second would slow down a job of hundreds of ranks.
+		// The operator's own limit of 20 requests per second would slow down a job of hundreds of ranks. The template is that of the init
+		// container that waits for the master; a missing file means the built-in one.
 		args: []string{"--kube-api-qps=500", "--kube-api-burst=1000", "--metrics-bind-address=0", "--pytorch-init-container-template-file=none"},
 		paths: []string{"/validate-kubeflow-org-v1-jaxjob", "/validate-kubeflow-org-v1-pytorchjob", "/validate-kubeflow-org-v1-tfjob",
 			"/validate-kubeflow-org-v1-xgboostjob", "/validate-kubeflow-org-v1-paddlejob"},
