@@ -366,6 +366,7 @@ func (p person) compare(policy string, names []string) string {
 	if err := p.Client.DeleteAllOf(p.Context(), &eventsv1.Event{}, client.InNamespace(metav1.NamespaceDefault)); err != nil {
 		p.Fatal(err)
 	}
+	p.begunEarlier(names)
 	var said []string
 	repairs, next := map[string]string{}, map[string]string{}
 	for _, name := range names {
@@ -413,6 +414,25 @@ func (p person) compare(policy string, names []string) string {
 		return errors.Join(errs...)
 	})
 	return strings.Join(said, "\n")
+}
+
+// begunEarlier has the visits under way have begun a little while ago. A remediator gives some of them up after 5 minutes, which all rounds
+// together may take, so that it would decide after that what was predicted before.
+func (p person) begunEarlier(names []string) {
+	p.Helper()
+	for _, name := range names {
+		n := p.get(name)
+		r, err := visit.RecordOf(n)
+		if err != nil || r == nil || r.Current == nil { // of one of them the record cannot be read
+			continue
+		}
+		before := n.DeepCopy()
+		r.Current.StartedAt, r.Current.PhaseSince, r.Current.ActionSince = earlier(), earlier(), earlier()
+		n.Annotations[conditions.AnnotationRepair] = r.String()
+		if err := p.Client.Patch(p.Context(), n, client.MergeFrom(before)); err != nil {
+			p.Fatal(err)
+		}
+	}
 }
 
 // asDecided is the Event of a remediator in a dry run about what was predicted; empty: it writes none.
