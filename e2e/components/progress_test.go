@@ -141,7 +141,7 @@ func TestAProgramOfOursSharesWhatAComponentCompiles(t *testing.T) {
 		t.Errorf("a package of both counts twice, as %q and as %q", component, own)
 	}
 	// The flags of the compiler and its environment decide what is shared.
-	if slices.Index(r.flags, noDebugger) < 0 || slices.Index(ours[0].flags, noDebugger) < 0 {
+	if !slices.Contains(r.flags, noDebugger) || !slices.Contains(ours[0].flags, noDebugger) {
 		t.Errorf("a component is built with %q, a program with %q", r.flags, ours[0].flags)
 	}
 	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))

@@ -51,6 +51,7 @@ func (p *platform) compile(ctx context.Context) error {
 		return err
 	}
 	// The tags keep the standard library out of cgo: what does not load a library is static.
+	// The flag of the compiler is that of the tests, which have compiled most of it for this machine; the linker would drop the tables.
 	args := []string{"build", "-trimpath", "-gcflags=all=-dwarf=false", "-buildvcs=false", "-tags=netgo,osusergo", "-o", p.bin + "/",
 		"-ldflags=-s -w -X=github.com/pitcrew-dev/pitcrew/internal/version.release=" + p.version,
 		"./plugins/...", "./remediator", "./preflight", "./repair", "./kubectl-pitcrew", "./images/install"}
