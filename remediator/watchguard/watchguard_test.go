@@ -7,11 +7,11 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"runtime"
 	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/pitcrew-dev/pitcrew/remediator/watchguard"
@@ -143,21 +144,21 @@ func TestAWatchThatEndsLeavesNoTimer(t *testing.T) {
 }
 
 func TestAServerThatDoesNotAnswerAWatchAtAllIsSilent(t *testing.T) {
-	clock := clocktesting.NewFakeClock(time.Now())
+	fake := clocktesting.NewFakeClock(time.Now())
 	asked := make(chan struct{})
 	never := roundTrip(func(r *http.Request) (*http.Response, error) {
 		close(asked)
 		<-r.Context().Done()
 		return nil, r.Context().Err()
 	})
-	client := http.Client{Transport: watchguard.New(prometheus.NewRegistry(), clock, logr.Discard()).Wrap(never)}
+	client := http.Client{Transport: watchguard.New(prometheus.NewRegistry(), fake, logr.Discard()).Wrap(never)}
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://server"+watching, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	go func() {
 		<-asked
-		clock.Step(watchguard.MaxSilence + time.Second)
+		fake.Step(watchguard.MaxSilence + time.Second)
 	}()
 	response, err := client.Do(request)
 	if err == nil {
@@ -252,44 +253,38 @@ func TestAWatchWithAListBeginsAnewFromNoVersion(t *testing.T) {
 }
 
 func TestAWatchWaitsWhileNothingListens(t *testing.T) {
-	clock := clocktesting.NewFakeClock(time.Now())
-	tries := 0
-	refuse := roundTrip(func(*http.Request) (*http.Response, error) {
-		if tries++; tries > 3 {
-			return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(""))}, nil
+	synctest.Test(t, func(t *testing.T) {
+		tries := 0
+		refuse := roundTrip(func(*http.Request) (*http.Response, error) {
+			if tries++; tries > 3 {
+				return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(""))}, nil
+			}
+			return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+		})
+		client := http.Client{Transport: watchguard.New(prometheus.NewRegistry(), clock.RealClock{}, logr.Discard()).Wrap(refuse)}
+		get := func(ctx context.Context, path string) (took time.Duration, err error) {
+			request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://server"+path, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			begun := time.Now()
+			response, err := client.Do(request)
+			if err == nil {
+				err = response.Body.Close()
+			}
+			return time.Since(begun), err
 		}
-		return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+		if took, err := get(t.Context(), "/api/v1/nodes"); took != 0 || !errors.Is(err, syscall.ECONNREFUSED) {
+			t.Errorf("a list took %s: %v", took, err)
+		}
+		if took, err := get(t.Context(), watching); took != 2*time.Second || err != nil || tries != 4 {
+			t.Errorf("a watch took %s: %v after %d tries", took, err, tries)
+		}
+		tries = 0
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second/2)
+		defer cancel()
+		if took, err := get(ctx, watching); took != time.Second/2 || err == nil {
+			t.Errorf("it outlives its context: %s, %v", took, err)
+		}
 	})
-	client := http.Client{Transport: watchguard.New(prometheus.NewRegistry(), clock, logr.Discard()).Wrap(refuse)}
-	get := func(ctx context.Context, path string) error {
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://server"+path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		response, err := client.Do(request)
-		if err == nil {
-			err = response.Body.Close()
-		}
-		return err
-	}
-	if err := get(t.Context(), "/api/v1/nodes"); !errors.Is(err, syscall.ECONNREFUSED) {
-		t.Errorf("a list: %v", err)
-	}
-	answered := make(chan error, 1)
-	go func() { answered <- get(t.Context(), watching) }()
-	for range 2 {
-		for !clock.HasWaiters() {
-			runtime.Gosched()
-		}
-		clock.Step(time.Second)
-	}
-	if err := <-answered; err != nil || tries != 4 {
-		t.Errorf("%v after %d tries", err, tries)
-	}
-	tries = 0
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := get(ctx, watching); err == nil {
-		t.Error("it outlives its context")
-	}
 }
