@@ -77,9 +77,7 @@ func newNode(t *testing.T) *node {
 func (n *node) install(root string) {
 	n.t.Helper()
 	for name, source := range map[string]string{"libdcgm.so.4": standin, "libdcgmmodulediag.so.4": "int dcgm_alloc_module_instance;"} {
-		path := root + "/usr/lib64/" + name
-		n.Write(path+".c", source)
-		npdtest.Library(n.t, n.Path(path), "github.com/NVIDIA/go-dcgm", "pkg/dcgm")
+		npdtest.Library(n.t, n.Path(root+"/usr/lib64/"+name), source, "github.com/NVIDIA/go-dcgm", "pkg/dcgm")
 	}
 	program := root + "/usr/libexec/datacenter-gpu-manager-4/nvvs"
 	n.Write(program+".c", nvvs)

@@ -44,14 +44,11 @@ func NewFor(t *testing.T, folder string) *Node {
 // Library compiles a stand-in for one of the driver's libraries against the headers that a Go module has in a folder.
 func (n *Node) Library(name, source, module, folder string) {
 	n.t.Helper()
-	n.Write("driver/usr/lib64/"+name+".c", source)
-	npdtest.Library(n.t, n.Path("driver/usr/lib64/"+name), module, folder)
+	npdtest.Library(n.t, n.Path("driver/usr/lib64/"+name), source, module, folder)
 }
 
-// standIn compiles the stand-in for this node's file: with a variable of the environment tests could not be parallel.
 func (n *Node) standIn(defines string) {
 	n.t.Helper()
-	defines += fmt.Sprintf("#define STANDIN %q\n", filepath.Join(n.dir, "standin"))
 	n.Library(library, defines+source, "github.com/NVIDIA/go-nvml", "pkg/nvml")
 }
 

@@ -1,5 +1,5 @@
-// A stand-in for libnvidia-ml.so.1 with up to 16 GPUs. What it answers stands in a file that is read again at every call: the macro STANDIN,
-// or else the environment variable NVML_STANDIN. Each line is a name and a number:
+// A stand-in for libnvidia-ml.so.1 with up to 16 GPUs. What it answers stands in a file that is read again at every call: that of the environment
+// variable NVML_STANDIN, or else "standin" beside the driver's root that the library lies in. Each line is a name and a number:
 //
 //	gpus 8                  how many GPUs there are
 //	init 9                  what nvmlInit returns
@@ -22,7 +22,10 @@
 //
 // Compiled with BEFORE_450 it lacks the functions that drivers before 450 lack. Compiled with READ_ONCE it reads the file once: for
 // measurements, in which a question shall cost little.
+#define _GNU_SOURCE
+#include <dlfcn.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,16 +35,28 @@
 #define NVML_NO_UNVERSIONED_FUNC_DEFS 1
 #include "nvml.h"
 
-#ifndef STANDIN
-#define STANDIN getenv("NVML_STANDIN")
-#endif
 #define MOST 16
 struct nvmlDevice_st { int gpu; };
 static struct nvmlDevice_st devices[MOST] = {{0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}, {8}, {9}, {10}, {11}, {12}, {13}, {14}, {15}};
 
+// beside is the file of a library in ROOT/usr/lib64. It is not compiled in, so that tests share a library, nor is it in the environment,
+// so that they run in parallel.
+static char beside[PATH_MAX];
+__attribute__((constructor)) static void locate(void) {
+	Dl_info self;
+	if (!dladdr(beside, &self) || strlen(self.dli_fname) + sizeof "standin" > sizeof beside) return;
+	strcpy(beside, self.dli_fname);
+	for (int up = 0; up < 4; up++) {
+		char *slash = strrchr(beside, '/');
+		if (slash) *slash = 0;
+	}
+	strcat(beside, "/standin");
+}
+
 // setting finds the text after a name.
 static int setting(const char *name, char *text, size_t size) {
-	const char *path = STANDIN;
+	const char *path = getenv("NVML_STANDIN");
+	if (!path) path = beside;
 #ifdef READ_ONCE
 	static char content[4096];
 	static size_t length;
