@@ -94,7 +94,7 @@ BREAKER     closed
 PAUSED      no
 
 POOL  NODE     STATUS       NEEDS    SINCE  CAUSE
-h200  fleet-4  unreadable   -        -      decode quarantine record: unexpected EOF
+h200  fleet-4  unreadable   -        -      decode quarantine record: unexpected end of JSON input
 h200  fleet-3  unknown      -        AGE     GPUXidError: cannot open /dev/kmsg
 h100  fleet-1  quarantined  Inspect  AGE     ByHand: smells of smoke
 h100  fleet-0  alert        Inspect  AGE     GPUXidError: Inspect gpu 0000:1b:00: Xid 999 unknown

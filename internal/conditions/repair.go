@@ -3,6 +3,7 @@ package conditions
 import (
 	"fmt"
 	"regexp"
+	"strings"
 )
 
 // Repair is the repair class of a finding: what the hardware needs, not what is done about it. Policy decides that.
@@ -62,16 +63,21 @@ func (r *Repair) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// repairField is a class in the JSON of a record, also one of a later version. In a text of others its quotes would be escaped.
-var repairField = regexp.MustCompile(`"repair":"([A-Z][A-Za-z]{2,31})"`)
+// repairField begins a class in the JSON of a record. In a text of others its quotes would be escaped.
+const repairField = `"repair":"`
+
+// laterRepair is what a class of a later version may be called.
+var laterRepair = regexp.MustCompile(`^[A-Z][A-Za-z]{2,31}$`)
 
 // KnownRepairs returns the JSON of a record in which each class of a later version is Inspect: what it needs is not known, and a record
 // that could not be read would keep its node out of service permanently.
 func KnownRepairs(text string) string {
-	return repairField.ReplaceAllStringFunc(text, func(field string) string {
-		if _, err := ParseRepair(repairField.FindStringSubmatch(field)[1]); err != nil {
-			return `"repair":"` + Inspect.String() + `"`
+	parts := strings.Split(text, repairField)
+	for i, part := range parts[1:] {
+		name, rest, ended := strings.Cut(part, `"`)
+		if _, err := ParseRepair(name); err != nil && ended && laterRepair.MatchString(name) {
+			parts[i+1] = Inspect.String() + `"` + rest
 		}
-		return field
-	})
+	}
+	return strings.Join(parts, repairField)
 }

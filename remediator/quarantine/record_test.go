@@ -75,10 +75,10 @@ func TestParseRecordRefuses(t *testing.T) {
 		return strings.Replace(good, old, new, 1)
 	}
 	tests := map[string]struct{ text, want string }{
-		"nothing":                       {"", "EOF"},
+		"nothing":                       {"", "unexpected end of JSON input"},
 		"no JSON":                       {"quarantined", "invalid character"},
-		"half a record":                 {good[:len(good)/2], "EOF"},
-		"text after the record":         {good + "{}", "text after the record"},
+		"half a record":                 {good[:len(good)/2], "unexpected end of JSON input"},
+		"text after the record":         {good + "{}", "after top-level value"},
 		"an open one among the closed":  {open.String(), "is quarantined and among those that were closed"},
 		"released, but not closed":      {replace(`"phase":"released"`, `"phase":"quarantined"`), "is quarantined and was released manually"},
 		"too many bytes":                {good + strings.Repeat(" ", causes.MaxRecord), "larger"},

@@ -20,7 +20,7 @@ func TestARecordThatNoRemediatorWritesIsRefused(t *testing.T) {
 	long := strings.Repeat("x", 5000)
 	tests := map[string]struct{ text, want string }{
 		"no JSON":                  {`{`, "decode repair record"},
-		"two records":              {`{"v":1}{"v":1}`, "text after the record"},
+		"two records":              {`{"v":1}{"v":1}`, "after top-level value"},
 		"another version":          {`{"v":2}`, "version 2"},
 		"a visit without an id":    {`{"v":1,"current":{"kind":"repair","phase":"Emptying"}}`, "has the id"},
 		"an id that is no label":   {`{"v":1,"current":{"id":"a b","kind":"repair","phase":"Emptying"}}`, `has the id "a b"`},
