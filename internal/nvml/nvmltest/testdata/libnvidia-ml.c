@@ -1,5 +1,5 @@
-// A stand-in for libnvidia-ml.so.1 with up to 16 GPUs. What it answers stands in a file that is read again at every call: that of the environment
-// variable NVML_STANDIN, or else "standin" beside the driver's root that the library lies in. Each line is a name and a number:
+// A stand-in for libnvidia-ml.so.1 with up to 16 GPUs. What it answers stands in a file that is read again at every call: that of the
+// environment variable NVML_STANDIN, or else "standin" beside the driver's root that the library lies in. Each line is a name and a number:
 //
 //	gpus 8                  how many GPUs there are
 //	init 9                  what nvmlInit returns
@@ -60,14 +60,14 @@ static int setting(const char *name, char *text, size_t size) {
 #ifdef READ_ONCE
 	static char content[4096];
 	static size_t length;
-	FILE *file = length || !path ? NULL : fopen(path, "r");
+	FILE *file = length ? NULL : fopen(path, "r");
 	if (file) {
 		length = fread(content, 1, sizeof content, file);
 		fclose(file);
 	}
 	FILE *f = length ? fmemopen(content, length, "r") : NULL;
 #else
-	FILE *f = path ? fopen(path, "r") : NULL;
+	FILE *f = fopen(path, "r");
 #endif
 	if (!f) return 0;
 	char line[512], key[256];
