@@ -10,7 +10,6 @@ package record
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"reflect"
 	"strconv"
@@ -27,11 +26,6 @@ const (
 	// Entries is the most entries of a list or a map without a tag.
 	Entries = 512
 )
-
-// Decode reads a record from JSON after which nothing follows. r is a pointer to a struct.
-func Decode(text string, r any) error {
-	return json.Unmarshal([]byte(text), r) //nolint:wrapcheck // the caller names the record
-}
 
 // Check returns what in a record is larger than its tags allow. r is a pointer to a struct.
 func Check(r any) error {

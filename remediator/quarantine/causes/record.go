@@ -245,7 +245,7 @@ func ParseRecord(text string) (*Record, error) {
 		return nil, fmt.Errorf("quarantine record of %d bytes %w", len(text), errTooLarge)
 	}
 	var r Record
-	if err := record.Decode(conditions.KnownRepairs(text), &r); err != nil {
+	if err := json.Unmarshal([]byte(conditions.KnownRepairs(text)), &r); err != nil {
 		return nil, fmt.Errorf("decode quarantine record: %w", err)
 	}
 	if r.V != recordVersion {

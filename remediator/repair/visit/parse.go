@@ -46,7 +46,7 @@ func ParseRecord(text string) (*Record, error) {
 		return nil, fmt.Errorf("repair record of %d bytes is larger than any that the remediator writes", len(text))
 	}
 	var r Record
-	if err := record.Decode(text, &r); err != nil {
+	if err := json.Unmarshal([]byte(text), &r); err != nil {
 		return nil, fmt.Errorf("decode repair record: %w", err)
 	}
 	if r.V != Version {
