@@ -165,12 +165,9 @@ func TestWatchShowsAChangeAndOutlivesTheAPIServer(t *testing.T) {
 		}
 	}
 	until("HEALTHY")
-	p.StopAPIServer()
+	end := clustertest.Outage(t, p.Cluster)
 	until("ERROR at ")
-	if err := p.StartAPIServer(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	p.RestartControllers() // the tests after this one need them
+	end()
 	p.reports("watched-0", "True", inspect)
 	until("watched-0")
 	if err := cmd.Process.Signal(os.Interrupt); err != nil {

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -391,14 +390,7 @@ func TestAnOutageOfTheAPIServerIsSurvived(t *testing.T) {
 	tm.report(second, "True", lost)
 	tm.becomes(second, causes.Suspect)
 
-	tm.StopAPIServer()
-	restart := sync.OnceFunc(func() {
-		if err := tm.StartAPIServer(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		tm.RestartControllers()
-	})
-	defer restart() // the tests after this one need them
+	end := clustertest.Outage(t, tm.Cluster)
 	tm.rewrite(policy, "for: 1h", "for: 1s")
 	// It asks whether there is a pause, or whether its last write was done if the API server stopped before it had answered.
 	question := regexp.MustCompile(`The API server does not answer.*(pitcrew-pause|whether node ` + second + ` was written).*: dial tcp`)
@@ -408,7 +400,7 @@ func TestAnOutageOfTheAPIServerIsSurvived(t *testing.T) {
 		}
 		return nil
 	})
-	restart()
+	end()
 	n, _ := tm.becomes(second, causes.Quarantined)
 	tm.waitForEvent(n.UID, "NodeQuarantined")
 	if _, after := tm.becomes(first, causes.Quarantined); after.String() != before.String() {

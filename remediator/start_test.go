@@ -87,7 +87,7 @@ func TestAStartWithoutAnAPIServerWaitsForIt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tm.StopAPIServer()
+	end := clustertest.Outage(t, tm.Cluster)
 	// Not of the cluster, which asks the API server for its token.
 	remediator := exec.CommandContext(t.Context(), filepath.Join(tm.Root, "bin", "remediator"),
 		"-kubeconfig", kubeconfig, "-policy", policy, alone, "-metrics-bind-address", "0", "-health-probe-bind-address", address)
@@ -125,10 +125,7 @@ func TestAStartWithoutAnAPIServerWaitsForIt(t *testing.T) {
 		}
 		return nil
 	})
-	if err := tm.StartAPIServer(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	tm.RestartControllers() // the tests after this one need them
+	end()
 	_, r := tm.becomes(tm.nodes[0], causes.Quarantined)
 	if r.Causes[0].Condition != conditions.GPUXidError {
 		t.Errorf("causes %v", r.Causes)

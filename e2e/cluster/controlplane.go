@@ -254,8 +254,8 @@ func (c *Cluster) startControllers(opts Options) error {
 // minute before it is begun anew, as client-go's reflector does whose watch has failed several times (30 s times 1 to 2; two quiet minutes
 // make it forget). What needs two of them, as the pods of a Job, has been seen to take 86 s.
 func (c *Cluster) RestartControllers() {
-	if c.wasDown.Load() {
-		c.controllers.Load().signal(syscall.SIGKILL) // see [Cluster.keep]
+	if controllers := c.controllers.Load(); controllers != nil && c.wasDown.Load() {
+		controllers.signal(syscall.SIGKILL) // see [Cluster.keep]
 	}
 }
 

@@ -415,7 +415,7 @@ func (s *suite) outage(t *testing.T) {
 		seen = record.Causes[0].FirstSeen
 		return nil
 	})
-	s.StopAPIServer()
+	end := clustertest.Outage(t, s.Cluster)
 	<-first.ended
 	clustertest.Until(t, patience, "the outage lasts longer than the rule waits", func() error {
 		if left := time.Until(seen.Add(wait + time.Second)); left > 0 {
@@ -423,9 +423,7 @@ func (s *suite) outage(t *testing.T) {
 		}
 		return nil
 	})
-	if err := s.StartAPIServer(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	end()
 	s.remediate(t, wait)
 	// The new leader decides about nodes: it quarantines one for another fault.
 	s.change(t, "rest-0", func(n *corev1.Node) {

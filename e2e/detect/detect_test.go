@@ -283,7 +283,7 @@ func TestAFaultWhileTheAPIServerIsDown(t *testing.T) {
 	m := newMachine(t, openLog(t), t.TempDir())
 	m.startNPD()
 	m.until(corev1.ConditionFalse)
-	m.cluster.StopAPIServer()
+	end := clustertest.Outage(t, m.cluster)
 	m.fault("79, GPU has fallen off the bus.")
 	// The plugin has reported the fault to NPD, but NPD cannot reach the API server.
 	clustertest.Until(t, patience, "NPD misses the API server", func() error {
@@ -292,9 +292,7 @@ func TestAFaultWhileTheAPIServerIsDown(t *testing.T) {
 		}
 		return nil
 	})
-	if err := m.cluster.StartAPIServer(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	end()
 	m.until(corev1.ConditionTrue)
 }
 

@@ -91,11 +91,9 @@ func leaderEnds(t *testing.T, w *outage.World) {
 func TestTheNextFaultIsTaintedSoonAfterAnOutage(t *testing.T) {
 	t.Run("stopped", func(t *testing.T) {
 		w := newWorld(t, nil, nil)
-		w.StopAPIServer()
+		end := clustertest.Outage(t, w.Cluster)
 		leaderEnds(t, w)
-		if err := w.StartAPIServer(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		end()
 		taintedWithin(t, w, soon)
 	})
 	t.Run("frozen", func(t *testing.T) {

@@ -82,6 +82,27 @@ func Until(t testing.TB, patience time.Duration, what string, check func() error
 	}
 }
 
+// Outage stops the API server of c until end, or until the test ends: the tests after it need it. Then the controllers begin anew, too,
+// see [cluster.Cluster.RestartControllers]. Only the goroutine of the test may call end.
+func Outage(t testing.TB, c *cluster.Cluster) (end func()) {
+	t.Helper()
+	c.StopAPIServer()
+	over := false
+	end = func() {
+		t.Helper()
+		if over {
+			return
+		}
+		over = true
+		if err := c.StartAPIServer(c.Context()); err != nil { // that of the test has ended when its cleanups run
+			t.Fatal(err)
+		}
+		c.RestartControllers()
+	}
+	t.Cleanup(end)
+	return end
+}
+
 func closeCluster() {
 	shared.Lock()
 	defer shared.Unlock()
