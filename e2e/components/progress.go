@@ -111,6 +111,7 @@ type estimate struct {
 	order   []string
 	atOnce  int
 	longest cost // of what has ended of it
+	gaps    gaps // see [gaps]
 }
 
 // newEstimate reads what the tasks have to compile, and writes the names of the tasks and about how long they take.
@@ -217,7 +218,7 @@ func (e *estimate) remainingText() string {
 func (e *estimate) remaining() time.Duration {
 	before := float64(e.total)/20 + 1
 	done := float64(e.done) + e.underway()
-	speed := (float64(e.now().Sub(e.begun)) + before*float64(e.prior)) / (before + done)
+	speed := (float64(e.now().Sub(e.begun)-e.gaps.sum()) + before*float64(e.prior)) / (before + done)
 	return time.Duration(speed * (float64(e.total) - done))
 }
 

@@ -47,12 +47,43 @@ func perWeight(slowness float64, atOnce, cores int) time.Duration {
 	return time.Duration(float64(time.Second) * slowness / float64(max(1, min(atOnce, cores))))
 }
 
-// ended is the line of a package of tests: ok, FAIL or, without tests, a question mark.
-var ended = regexp.MustCompile(`^(ok|FAIL|\?)\s+(\S+)\s`)
+// ended is the line of a package of tests: ok, FAIL or, without tests, a question mark; and how long they took, unless they are of the cache.
+var ended = regexp.MustCompile(`^(ok|FAIL|\?)\s+(\S+)\s+([0-9.]+s)?`)
+
+// gaps are the stretches of time in which none of the packages that have ended was tested: on a first run they are compiled then, for minutes.
+// How long the others take does not follow from that.
+type gaps []stretch
+
+type stretch struct{ from, to time.Time }
+
+// shortestGap is longer than a linker takes.
+const shortestGap = 30 * time.Second
+
+// tested takes a stretch in which a package was tested. None that it took earlier ended after it; before is the end of the last one.
+func (g gaps) tested(before time.Time, s stretch) gaps {
+	var left gaps
+	for _, gap := range append(g, stretch{before, s.from}) {
+		if gap.to.After(s.from) {
+			gap.to = s.from
+		}
+		if gap.to.Sub(gap.from) >= shortestGap {
+			left = append(left, gap)
+		}
+	}
+	return left
+}
+
+func (g gaps) sum() (all time.Duration) {
+	for _, gap := range g {
+		all += gap.to.Sub(gap.from)
+	}
+	return all
+}
 
 func (e *estimate) copyTests(in io.Reader) error {
 	count := len(e.left)
 	e.begun = e.now()
+	e.reported = e.begun
 	e.printf("%d packages of tests; about %s on this machine (%d cores), and on a first run the time to compile them\n",
 		count, about(e.remaining()), runtime.NumCPU())
 	lines := bufio.NewReader(in)
@@ -66,6 +97,9 @@ func (e *estimate) copyTests(in io.Reader) error {
 				delete(e.left, match[2])
 				e.done += weight
 				e.longest = max(e.longest, weight)
+				took, _ := time.ParseDuration(match[3]) // that of the cache took none
+				e.gaps = e.gaps.tested(e.reported, stretch{e.now().Add(-took), e.now()})
+				e.reported = e.now()
 				line = fmt.Sprintf("%s\t%d of %d%s\n", strings.TrimRight(line, "\n"), count-len(e.left), count, e.othersText())
 			}
 		}

@@ -22,18 +22,18 @@ func TestEachPackageOfTestsSaysHowLongTheOthersTake(t *testing.T) {
 	}
 	in := io.MultiReader(
 		strings.NewReader("=== FAIL: a TestX\n"),
-		&passing{&clock, 60 * time.Second}, strings.NewReader("FAIL\tx.org/a\t2s\nok  \tx.org/other\t2s\n"),
-		&passing{&clock, 120 * time.Second}, strings.NewReader("ok  \tx.org/b\t(cached)\nok  \tx.org/c\t3s\n\nDONE 3 tests"))
+		&passing{&clock, 360 * time.Second}, strings.NewReader("FAIL\tx.org/a\t60.001s\nok  \tx.org/other\t(cached)\n"),
+		&passing{&clock, 120 * time.Second}, strings.NewReader("ok  \tx.org/b\t180.000s\nok  \tx.org/c\t3.000s\n\nDONE 3 tests"))
 	if err := e.copyTests(in); err != nil {
 		t.Fatal(err)
 	}
-	// After 60 s for 10 of 200 and, side by side with it, as much of b and c; and the 11 s that count as if they had been for 11 others: 1.7 s each.
+	// What a needs is compiled in the first 5 min. After 60 s for 10 of 200 and, side by side with it, as much of b and c; and the 11 s that count as if they had been for 11 others: 1.7 s each.
 	want := fmt.Sprintf("3 packages of tests; about 4 min on this machine (%d cores), and on a first run the time to compile them\n", runtime.NumCPU()) +
 		"=== FAIL: a TestX\n" +
-		"FAIL\tx.org/a\t2s\t1 of 3, about 5 min left\n" +
-		"ok  \tx.org/other\t2s\n" +
-		"ok  \tx.org/b\t(cached)\t2 of 3, about 70 s left\n" +
-		"ok  \tx.org/c\t3s\t3 of 3\n\nDONE 3 tests"
+		"FAIL\tx.org/a\t60.001s\t1 of 3, about 5 min left\n" +
+		"ok  \tx.org/other\t(cached)\n" +
+		"ok  \tx.org/b\t180.000s\t2 of 3, about 70 s left\n" +
+		"ok  \tx.org/c\t3.000s\t3 of 3\n\nDONE 3 tests"
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Error(diff)
 	}
@@ -57,6 +57,31 @@ func TestAProcessOfTestsThatEndsEarlyIsNoSuccess(t *testing.T) {
 			err := Tests(strings.NewReader(test.out), io.Discard, 1, []string{"x.org/a"})
 			if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.HasSuffix(err.Error(), ": "+test.want)) {
 				t.Errorf("got %v, want %q", err, test.want)
+			}
+		})
+	}
+}
+
+func TestGapsAreWhereNoPackageIsTested(t *testing.T) {
+	at := func(seconds int64) time.Time { return time.Unix(seconds, 0) }
+	// Each has a stretch in which a package was tested, and how long the gaps are then.
+	tests := map[string][]struct{ from, to, want int64 }{
+		"compiled before":       {{100, 101, 100}, {110, 120, 100}},
+		"compiled between":      {{0, 50, 0}, {90, 91, 40}, {121, 122, 70}},
+		"beside a long one":     {{100, 101, 100}, {60, 150, 60}, {0, 160, 0}},
+		"what is left is short": {{100, 101, 100}, {29, 150, 0}},
+		"linked":                {{29, 30, 0}, {59, 60, 0}, {89, 90, 0}},
+	}
+	for name, stretches := range tests {
+		t.Run(name, func(t *testing.T) {
+			var g gaps
+			before := at(0)
+			for _, s := range stretches {
+				g = g.tested(before, stretch{at(s.from), at(s.to)})
+				before = at(s.to)
+				if got := g.sum(); got != time.Duration(s.want)*time.Second {
+					t.Errorf("after %v: gaps of %v", s, got)
+				}
 			}
 		})
 	}
