@@ -59,12 +59,12 @@ type stretch struct{ from, to time.Time }
 // shortestGap is longer than a linker takes.
 const shortestGap = 30 * time.Second
 
-// tested takes a stretch in which a package was tested. None that it took earlier ended after it; before is the end of the last one.
-func (g gaps) tested(before time.Time, s stretch) gaps {
+// tested takes that a package has been tested since then until now. Before it, the last one that ended did so at lastEnd.
+func (g gaps) tested(lastEnd, since time.Time) gaps {
 	var left gaps
-	for _, gap := range append(g, stretch{before, s.from}) {
-		if gap.to.After(s.from) {
-			gap.to = s.from
+	for _, gap := range append(g, stretch{lastEnd, since}) {
+		if gap.to.After(since) {
+			gap.to = since
 		}
 		if gap.to.Sub(gap.from) >= shortestGap {
 			left = append(left, gap)
@@ -98,8 +98,9 @@ func (e *estimate) copyTests(in io.Reader) error {
 				e.done += weight
 				e.longest = max(e.longest, weight)
 				took, _ := time.ParseDuration(match[3]) // that of the cache took none
-				e.gaps = e.gaps.tested(e.reported, stretch{e.now().Add(-took), e.now()})
-				e.reported = e.now()
+				now := e.now()
+				e.gaps = e.gaps.tested(e.reported, now.Add(-took))
+				e.reported = now
 				line = fmt.Sprintf("%s\t%d of %d%s\n", strings.TrimRight(line, "\n"), count-len(e.left), count, e.othersText())
 			}
 		}

@@ -77,7 +77,7 @@ func TestGapsAreWhereNoPackageIsTested(t *testing.T) {
 			var g gaps
 			before := at(0)
 			for _, s := range stretches {
-				g = g.tested(before, stretch{at(s.from), at(s.to)})
+				g = g.tested(before, at(s.from))
 				before = at(s.to)
 				if got := g.sum(); got != time.Duration(s.want)*time.Second {
 					t.Errorf("after %v: gaps of %v", s, got)
