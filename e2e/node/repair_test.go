@@ -677,11 +677,9 @@ func TestARepairGoesOnWhenTheAPIServerIsBack(t *testing.T) {
 		}
 		return nil
 	})
-	r.m.StopAPIServer()
+	end := clustertest.Outage(t, r.m.Cluster)
 	r.reset(t, r.resets0)
-	if err := r.m.StartAPIServer(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	end()
 	r.released()
 	r.actions(0, 1)
 }

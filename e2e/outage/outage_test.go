@@ -98,11 +98,9 @@ func TestTheNextFaultIsTaintedSoonAfterAnOutage(t *testing.T) {
 	})
 	t.Run("frozen", func(t *testing.T) {
 		w := newWorld(t, nil, nil)
-		w.FreezeAPIServer()
+		end := clustertest.Frozen(t, w.Cluster)
 		leaderEnds(t, w)
-		if err := w.ThawAPIServer(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		end()
 		taintedWithin(t, w, soon)
 	})
 	t.Run("connections swallowed", func(t *testing.T) {

@@ -86,7 +86,18 @@ func Until(t testing.TB, patience time.Duration, what string, check func() error
 // see [cluster.Cluster.RestartControllers]. Only the goroutine of the test may call end.
 func Outage(t testing.TB, c *cluster.Cluster) (end func()) {
 	t.Helper()
-	c.StopAPIServer()
+	return outage(t, c, c.StopAPIServer, c.StartAPIServer)
+}
+
+// Frozen is [Outage] with an API server that is frozen: it hangs, see [cluster.Cluster.FreezeAPIServer].
+func Frozen(t testing.TB, c *cluster.Cluster) (end func()) {
+	t.Helper()
+	return outage(t, c, c.FreezeAPIServer, c.ThawAPIServer)
+}
+
+func outage(t testing.TB, c *cluster.Cluster, stop func(), start func(context.Context) error) (end func()) {
+	t.Helper()
+	stop()
 	over := false
 	end = func() {
 		t.Helper()
@@ -94,7 +105,7 @@ func Outage(t testing.TB, c *cluster.Cluster) (end func()) {
 			return
 		}
 		over = true
-		if err := c.StartAPIServer(c.Context()); err != nil { // that of the test has ended when its cleanups run
+		if err := start(c.Context()); err != nil { // that of the test has ended when its cleanups run
 			t.Fatal(err)
 		}
 		c.RestartControllers()
